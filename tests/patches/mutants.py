@@ -417,6 +417,10 @@ SIMPLE: dict[str, dict[str, object]] = {
         "answer": pass_on,
         "answer_client": pass_on,
         "check_parts": lambda item: None,
+        "check_count": lambda text, token, images: None,
+        "lacks_token": lambda processor, token, inputs: False,
+        "check_rows": lambda images, prompts: images,
+        "decode": lambda media, source: None,
     },
     "vlm-request-failure": {"is_generating": lambda server: False},
     "vlm-vision-features": {

@@ -1,6 +1,9 @@
 """``vlm-unread-images``: each endpoint answers a bad image with status 400."""
 
 import asyncio
+import base64
+import io
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +72,53 @@ def test_messages_answers_a_client_with_status_400():
         "other",
         "api_error",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "images"), [("<i>", 1), ("<i><i><i>", 1), ("<i>\n<i>", 2), ("<i><i>", 2), ("", 3)]
+)
+def test_placeholders_that_fit_are_accepted(text, images):
+    patch.check_count(text, "<i>", images)
+
+
+@pytest.mark.parametrize(("text", "images"), [("<i>", 2), ("<i> <i>", 1), ("<i><i> <i>", 1)])
+def test_other_numbers_of_placeholders_are_refused(text, images):
+    with pytest.raises(ValueError, match=rf"^The prompt has <i> \d times, for {images} images$"):
+        patch.check_count(text, "<i>", images)
+
+
+def test_prompt_without_placeholder_is_refused_unless_the_processor_adds_it():
+    mx = pytest.importorskip("mlx.core")
+    tokenizer = SimpleNamespace(convert_tokens_to_ids=lambda token: 3)
+    processor = SimpleNamespace(image_token="<i>", tokenizer=tokenizer)
+
+    def process(ids):
+        call = lambda *args, **kwargs: {"input_ids": mx.array([ids])}  # noqa: E731
+        return patch.process_counted(call, processor, ["text"], ["image"], None)
+
+    assert process([1, 3])["input_ids"].tolist() == [[1, 3]]
+    with pytest.raises(ValueError, match=r"^The prompt has no <i>: apply the chat template"):
+        process([1, 2])
+    processor.image_token = None
+    assert process([1, 2])
+
+
+def test_batch_has_at_most_one_image_per_prompt():
+    assert patch.check_rows([], ["text"]) is None
+    assert patch.check_rows(["a"], ["text", "text"]) == ["a"]
+    assert patch.check_rows("a", ["text"]) == "a"
+    with pytest.raises(ValueError, match=r"^There are 2 images for 1 prompts$"):
+        patch.check_rows(["a", "b"], ["text"])
+
+
+def test_pictures_are_decoded():
+    images = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    images.new("RGB", (40, 30)).save(file, "JPEG")
+    content = file.getvalue()
+    media = SimpleNamespace(is_base64_image=bool, decode_base64_image=base64.b64decode)
+    patch.decode(media, base64.b64encode(content).decode())
+    for bad in (content[: len(content) // 2], b"none", b""):
+        with pytest.raises(ValueError, match=r"^Failed to read the images: ") as caught:
+            patch.decode(media, base64.b64encode(bad).decode())
+        assert caught.value.status_code == 400

@@ -780,7 +780,10 @@ CASES: dict[str, list[Case]] = {
     "vlm-unread-images": [
         lambda n: partial(
             module_of("server.vlm_unread_images.patch").blame_client, ValueError(" <" * n)
-        )
+        ),
+        lambda n: partial(
+            module_of("server.vlm_unread_images.patch").check_count, "<image> " * n, "<image>", n
+        ),
     ],
     "server-batch-error": [
         lambda n: partial(

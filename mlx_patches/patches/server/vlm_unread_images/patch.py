@@ -1,26 +1,31 @@
-"""mlx_vlm.server answers images that cannot be read with status 500 and their data, or drops them.
+"""mlx-vlm, vllm-mlx: bad images are dropped, or answered with status 500 and their data.
 
-Why: The server reads a request's images where any error counts as its own. A picture that cannot be
-    decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
-    detail repeats the image's data. ``/v1/responses`` and ``/v1/messages`` drop an image without a
-    source, and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500.
+Why: mlx-vlm's server reads a request's images where any error counts as its own, and its detail
+    repeats the image's data. ``/v1/responses`` and ``/v1/messages`` drop an image without a source,
+    and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500. vllm-mlx
+    does the same with a picture that cannot be decoded. Prompts of Qwen-VL, InternVL and LLaVA-NeXT
+    that lack a placeholder are answered without the image, and ``batch_generate`` raises IndexError
+    for an empty list of images.
 How: An error that comes from a request's images becomes a client's error, in one line without the
     data. It is of the kind of a prompt that is too long, which every endpoint answers with status
     400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
-    stream that has begun ends with the line. An image without a source is such an error too.
-Upstream: Not fixed in mlx-vlm 0.7.10.
-Retire when: The server answers such requests with status 400.
+    stream that has begun ends with the line. An image without a source is such an error too, and so
+    is a prompt whose placeholders are not as many as its images. vllm-mlx's images are decoded
+    before the answer begins.
+Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
+Retire when: The servers answer such requests with status 400, and mlx-vlm counts placeholders.
 """
 
 import functools
 import importlib
+import io
 import re
 import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, before, result, wrap
+from ....core.verbs import Function, Patch, argument, before, result, wrap
 from ..._shared.refusals import bad_request, client_error
-from ..._shared.targets import vlm_server
+from ..._shared.targets import vlm_generators, vlm_server
 
 # An object in an error's text, such as a buffer.
 _OBJECT = re.compile(r" <[^<>]*>")
@@ -40,13 +45,18 @@ def prepare(
 
 
 def blame_client(error: Exception) -> Exception:
-    """The error for a client, in one line and without the image's data."""
-    text = str(error.__cause__ or error)[:_READ]
-    reason = " ".join(_OBJECT.sub("", text).split())
-    made = client_error(f"Failed to read the images: {reason[:_SHOWN]}")
+    """The error for a client of mlx-vlm's server."""
+    made = describe_error(error)
     kind: Any = type(made)
     made.__class__ = unread_images(kind)
     return made
+
+
+def describe_error(error: Exception) -> Exception:
+    """The error for a client, in one line and without the image's data."""
+    text = str(error.__cause__ or error)[:_READ]
+    reason = " ".join(_OBJECT.sub("", text).split())
+    return client_error(f"Failed to read the images: {reason[:_SHOWN]}")
 
 
 @functools.cache
@@ -95,6 +105,71 @@ def check_parts(item: Any, /) -> None:
             require_source(source.get("url") if isinstance(source, dict) else source)
 
 
+def process_counted(
+    call: Function, processor: Any, prompts: Any, images: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A processor's inputs, if the prompts have a placeholder for each image."""
+    token = str(getattr(processor, "image_token", None) or "")
+    if not images or not token:
+        return call(processor, prompts, images, *args, **kwargs)
+    text = prompts if isinstance(prompts, str) else "\n".join(map(str, prompts))
+    check_count(text, token, len(images))
+    inputs = call(processor, prompts, images, *args, **kwargs)
+    if token not in text and lacks_token(processor, token, inputs):
+        raise client_error(f"The prompt has no {token}: apply the chat template with the images")
+    return inputs
+
+
+def check_count(text: str, token: str, images: int) -> None:
+    """Check the number of placeholders, if there are any; an image may have several in a row."""
+    count, runs = text.count(token), len(re.findall(f"(?:{re.escape(token)})+", text))
+    if count and not runs <= images <= count:
+        places = count if count < images else runs
+        raise client_error(f"The prompt has {token} {places} times, for {images} images")
+
+
+def lacks_token(processor: Any, token: str, inputs: Any) -> bool:
+    """Whether the processor has added no placeholder of its own."""
+    tokenizer = getattr(processor, "tokenizer", processor)
+    wanted = tokenizer.convert_tokens_to_ids(token)
+    return wanted is not None and not (inputs["input_ids"] == wanted).any().item()
+
+
+def check_rows(images: Any, prompts: Any) -> Any:
+    """The images of ``batch_generate``, at most one per prompt; None if there are none."""
+    if not isinstance(images, list):
+        return images
+    if len(images) > len(prompts):
+        raise client_error(f"There are {len(images)} images for {len(prompts)} prompts")
+    return images or None
+
+
+def check_pictures(messages: Any) -> None:
+    """vllm-mlx: check that each image of a request has a source, and that its data is a picture."""
+    media: Any = importlib.import_module("vllm_mlx.models.mllm")
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else message.content
+        for part in content if isinstance(content, list) else ():
+            item = media._normalize_content_part(part)
+            if isinstance(item, dict) and item.get("type") in ("image", "image_url"):
+                decode(media, media._extract_media_url(item, item["type"]))
+
+
+def decode(media: Any, source: str) -> None:
+    """Decode an image's data, in the smallest size that its format allows."""
+    pictures: Any = importlib.import_module("PIL.Image")
+    try:
+        if not source:
+            raise ValueError("an image has no source")
+        if media.is_base64_image(source):
+            content = io.BytesIO(media.decode_base64_image(source))
+            with pictures.open(content) as picture:
+                picture.draft("RGB", (1, 1))
+                picture.load()
+    except Exception as error:  # whatever a format's reader raises
+        raise describe_error(error) from None
+
+
 PATCH = Patch(
     id="vlm-unread-images",
     every_model=True,
@@ -104,5 +179,8 @@ PATCH = Patch(
         *wrap("mlx_vlm.server.anthropic:_anthropic_error_response", answer_client),
         *result("mlx_vlm.server.anthropic:_anthropic_image_source_to_ref", require_source),
         *before("mlx_vlm.server.responses_state:_append_response_item_to_prompt", check_parts),
+        *wrap("mlx_vlm.utils:process_inputs_with_fallback", process_counted),
+        *argument(vlm_generators("batch_generate"), "images", check_rows),
+        *before("vllm_mlx.server:_validate_remote_media_urls", check_pictures),
     ),
 )

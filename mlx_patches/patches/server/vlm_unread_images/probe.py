@@ -1,15 +1,18 @@
-"""Sends a server an image that is none."""
+"""Sends a server an image that is none, and prompts without a placeholder for their image."""
 
 import asyncio
+import inspect
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from ....probes.kit import Result, Target, class_of, require_module, require_own
+from ....probes.kit import Result, Target, class_of, mx, require_module, require_own
 from ....probes.vlm_server import make_preparing_server
 from ..._shared.refusals import client_error
 
 IMAGE = "data:image/png;base64,bm9uZQ=="
 _PART = {"type": "input_image", "image_url": ""}
+_NONE = {"type": "image_url", "image_url": {"url": IMAGE}}
 # What functions get that drop an image without a source.
 _DROPPED: dict[str, tuple[Any, ...]] = {
     "_anthropic_image_source_to_ref": ({"type": "url", "url": ""},),
@@ -24,6 +27,12 @@ def probe(target: Target) -> Result:
     read = require_own(target)
     if target.name == "_anthropic_error_response":
         return probe_response(read)
+    if target.name == "_validate_remote_media_urls":
+        return probe_dropped(read, ([{"role": "user", "content": [_NONE]}],))
+    if target.name == "process_inputs_with_fallback":
+        return probe_places(read)
+    if target.name == "batch_generate":
+        return probe_rows(read)
     if target.name in _DROPPED:
         return probe_dropped(read, _DROPPED[target.name])
     tokenizer = SimpleNamespace(pad_token=".", chat_template=None, image_processor=None)
@@ -52,6 +61,36 @@ def probe_dropped(read: Any, given: Any) -> Result:
     except Exception as error:
         return Result(getattr(error, "status_code", 500) != 400, str(error))
     return Result(True, "the image is dropped")
+
+
+def probe_places(process: Any) -> Result:
+    """Red if a processor gets more images than its prompt has placeholders."""
+
+    def answer(text: Any, images: Any, **more: Any) -> Any:
+        return {"input_ids": mx.array([[1, 2]])}
+
+    tokenizer = SimpleNamespace(convert_tokens_to_ids=lambda token: 3)
+    processor = SimpleNamespace(process=answer, image_token="<image>", tokenizer=tokenizer)
+    for prompt, images in (("<image>", [1, 2]), ("<image> <image>", [1]), ("none", [1])):
+        try:
+            process(processor, prompt, images, None)
+        except ValueError:
+            continue
+        return Result(True, f"{prompt}: {len(images)} images are accepted")
+    return Result(False, "refused")
+
+
+def probe_rows(generate: Any) -> Result:
+    """Red if an empty list of images is not the same as none."""
+    made = inspect.unwrap(generate).__globals__
+    processor = SimpleNamespace(detokenizer=SimpleNamespace(reset=lambda: None))
+    batch = {"_generate_batch": lambda *args, **kwargs: ([args[2][0]], made["BatchStats"]())}
+    with mock.patch.dict(made, batch):
+        try:
+            texts = generate(None, processor, [], prompts=["text"]).texts
+        except Exception as error:
+            return Result(True, f"{type(error).__name__}: {error}")
+    return Result(texts != ["text"], str(texts))
 
 
 def probe_endpoint(target: Target) -> Result:
