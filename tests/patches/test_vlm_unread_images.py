@@ -1,7 +1,6 @@
 """``vlm-unread-images``: each endpoint answers a bad image with status 400."""
 
 import asyncio
-import base64
 import io
 from types import SimpleNamespace
 
@@ -116,9 +115,14 @@ def test_pictures_are_decoded():
     file = io.BytesIO()
     images.new("RGB", (40, 30)).save(file, "JPEG")
     content = file.getvalue()
-    media = SimpleNamespace(is_base64_image=bool, decode_base64_image=base64.b64decode)
-    patch.decode(media, base64.b64encode(content).decode())
-    for bad in (content[: len(content) // 2], b"none", b""):
+    files = {"good": content, "cut": content[: len(content) // 2], "none": b"none"}
+    media = SimpleNamespace(
+        is_url=lambda source: source.startswith("http"),
+        process_image_input=lambda source: io.BytesIO(files[source]),
+    )
+    patch.decode(media, "good")
+    patch.decode(media, "http://none")
+    for source in ("cut", "none", "a path", ""):
         with pytest.raises(ValueError, match=r"^Failed to read the images: ") as caught:
-            patch.decode(media, base64.b64encode(bad).decode())
+            patch.decode(media, source)
         assert caught.value.status_code == 400

@@ -18,7 +18,6 @@ Retire when: The servers answer such requests with status 400, and mlx-vlm count
 
 import functools
 import importlib
-import io
 import re
 import sys
 from typing import Any
@@ -156,14 +155,13 @@ def check_pictures(messages: Any) -> None:
 
 
 def decode(media: Any, source: str) -> None:
-    """Decode an image's data, in the smallest size that its format allows."""
+    """Decode an image, in the smallest size that its format allows, unless it is to be fetched."""
     pictures: Any = importlib.import_module("PIL.Image")
     try:
         if not source:
             raise ValueError("an image has no source")
-        if media.is_base64_image(source):
-            content = io.BytesIO(media.decode_base64_image(source))
-            with pictures.open(content) as picture:
+        if not media.is_url(source):
+            with pictures.open(media.process_image_input(source)) as picture:
                 picture.draft("RGB", (1, 1))
                 picture.load()
     except Exception as error:  # whatever a format's reader raises
