@@ -115,7 +115,7 @@ def numbers() -> dict[str, tuple[int, ...]]:
         "emulated on a CPU, {} are right": (right,),
         "every patch, in {} sets of releases": (len(patch_evidence.load()),),
         "every model family, in {} sets of releases": (len(lab),),
-        "in the engine so far in only {} sets": (len(whole),),
+        "in only {} sets": (len(whole),),
     }
 
 
