@@ -467,6 +467,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "hold_a_draft": lambda draft_block_size: draft_block_size,
     },
     "vlm-draft-turns": {"count_tokens": lambda caches: 0},
+    "vlm-draft-padding": {"mark_moved": lambda cache, /: None},
     "draft-none": {"has_no_drafts": lambda logits_processors, num_draft_tokens: False},
     "colbert-padding": {"mask_all": lambda mask_convolutions: mask_convolutions},
     "vlm-unread-calls": {"cut": lambda held, spans: None},

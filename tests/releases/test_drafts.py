@@ -1,6 +1,7 @@
 """MTP drafters of mlx-vlm in a batch: the tokens are those without a drafter."""
 
 import importlib
+import random
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -13,16 +14,22 @@ from mlx_patches.lab import build, families
 DRAFTER = "mlx_vlm.speculative.drafters.qwen3_5_mtp"
 pytestmark = pytest.mark.skipif(not source_file(DRAFTER), reason="no such drafter here")
 # Few tokens, so that a random drafter is sometimes right.
-VOCABULARY, TOKENS = 5, 24
+VOCABULARY, TOKENS = 7, 24
 PROMPTS = [[3, 1, 4, 0, 2], [1, 2, 3], [4, 2, 0, 4, 3, 2, 1, 0]]
 
 
 @pytest.fixture
-def model():
-    mlx_patches.apply(profile="safe")
-    (family,) = (one for one in families.families("mlx-vlm") if one.name == "qwen3_5")
-    yield build.build(family, sizes={"vocab_size": VOCABULARY}).module
+def others():
+    mlx_patches.apply(profile="safe", without=["vlm-draft-padding"])
+    yield
     mlx_patches.restore()
+
+
+@pytest.fixture
+def model(others, ungated):
+    ungated("vlm-draft-padding")
+    (family,) = (one for one in families.families("mlx-vlm") if one.name == "qwen3_5")
+    return build.build(family, sizes={"vocab_size": VOCABULARY}).module
 
 
 def make_drafter(model):
@@ -35,8 +42,25 @@ def make_drafter(model):
     return drafter
 
 
-def generate(model, prompts, drafter=None, joining=()):
-    """The answers to prompts, and to those that join after three steps."""
+def script(drafter, generator, answers, known):
+    """Let the drafter know the answers, and be wrong now and then."""
+    released, draw = type(drafter).draft_block, random.Random(1)
+
+    def draft(*args, **options):
+        batch, drafts = generator._generation_batch, released(drafter, *args, **options)
+        active = [u for u, done in zip(batch._all_uids, batch._finished, strict=True) if not done]
+        rests = [[*known[list(answers).index(uid)], 0, 0][len(answers[uid]) :] for uid in active]
+        rows = [[(t + (draw.random() < 0.3)) % VOCABULARY for t in one[:2]] for one in rests]
+        return mx.array(rows, drafts.dtype)[:, : drafts.shape[1]]
+
+    object.__setattr__(drafter, "draft_block", draft)
+
+
+def generate(model, prompts, drafter=None, joining=(), known=None):
+    """The answers to prompts, and to those that join after three steps.
+
+    ``known``: the answers that the drafter knows.
+    """
     ar = importlib.import_module("mlx_vlm.generate.ar")
     stopping = type("", (), {"__call__": lambda *_: False, "add_eos_token_ids": lambda *_: None})
     tokenizer = SimpleNamespace(stopping_criteria=stopping())
@@ -45,6 +69,8 @@ def generate(model, prompts, drafter=None, joining=()):
         model, SimpleNamespace(tokenizer=tokenizer), greedy_sampling=True, **drafts
     )
     answers = {}
+    if known:
+        script(drafter, generator, answers, known)
 
     def insert(more):
         embedded = [{"inputs_embeds": model.model.embed_tokens(mx.array([one]))} for one in more]
@@ -62,10 +88,11 @@ def generate(model, prompts, drafter=None, joining=()):
     return [answer[:TOKENS] for answer in answers.values()]
 
 
-def test_drafts_change_no_token(model):
+@pytest.mark.parametrize("knows", [False, True], ids=["random", "mostly-right"])
+def test_drafts_change_no_token(model, knows):
     solo = [generate(model, [prompt])[0] for prompt in PROMPTS]
     drafter, accepted = make_drafter(model), 0.0
     for prompts, joining in ((PROMPTS, []), (PROMPTS[:2], PROMPTS[2:])):
-        assert generate(model, prompts, drafter, joining) == solo
+        assert generate(model, prompts, drafter, joining, solo if knows else None) == solo
         accepted += sum(drafter.accept_lens)
     assert accepted > 0
