@@ -465,6 +465,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vlm-draft-options": {
         "find_processor": lambda options: None,
         "hold_a_draft": lambda draft_block_size: draft_block_size,
+        "refuse_processors": lambda self: None,
     },
     "vlm-draft-turns": {"count_tokens": lambda caches: 0},
     "vlm-draft-padding": {"mark_moved": lambda cache, /: None},

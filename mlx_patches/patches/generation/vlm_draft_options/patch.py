@@ -3,8 +3,8 @@
 Why: Logits processors, penalties, ``logit_bias`` and thinking budgets change only the first token:
     drafts are verified without them. A block holds a known token and the drafts; if it has room for
     no draft, generation ends after one token.
-How: A generation with one of them runs without the drafter, with a warning. A block holds at least
-    one draft.
+How: A generation with one of them runs without the drafter, with a warning; a batch generator that
+    drafts refuses such prompts. A block holds at least one draft.
 Upstream: Not fixed in mlx-vlm 0.7.10, whose server refuses grammars and thinking budgets.
 Retire when: Drafts are verified with the processors, and a block of one token drafts nothing.
 """
@@ -12,11 +12,13 @@ Retire when: Drafts are verified with the processors, and a block of one token d
 import logging
 from typing import Any
 
-from ....core.verbs import Function, Patch, argument, wrap
+from ....core.errors import refusal
+from ....core.verbs import Function, Patch, argument, before, wrap
 from ..._shared.targets import vlm_generators
 
 logger = logging.getLogger("mlx_patches")
 
+_BATCH = "mlx_vlm.generate.ar:BatchGenerator"
 _PROCESSORS = (
     *("logits_processors", "logit_bias", "thinking_budget_criteria"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -46,11 +48,22 @@ def hold_a_draft(draft_block_size: Any) -> Any:
     return draft_block_size and max(2, draft_block_size)
 
 
+def refuse_processors(self: Any, logits_processors: Any, thinking_budget_criteria: Any) -> None:
+    """Refuse prompts whose processors a batch generator would ignore after the first token."""
+    processors = [
+        *(logits_processors or [self.logits_processors]),
+        *(thinking_budget_criteria or ()),
+    ]
+    if self.draft_model is not None and any(processors):
+        raise refusal(ValueError("logits processors: not supported with a draft model; remove one"))
+
+
 PATCH = Patch(
     id="vlm-draft-options",
     every_model=True,
     targets=(
         *wrap(vlm_generators("generate_step"), check_drafter),
-        *argument("mlx_vlm.generate.ar:BatchGenerator.__init__", "draft_block_size", hold_a_draft),
+        *argument(f"{_BATCH}.__init__", "draft_block_size", hold_a_draft),
+        *before(f"{_BATCH}.insert", refuse_processors),
     ),
 )

@@ -1,6 +1,7 @@
-"""Generates with a drafter that is always wrong, with a penalty or with the smallest block."""
+"""Generates with a drafter that is always wrong, with penalties or the smallest block."""
 
-from types import SimpleNamespace
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from ....probes.drafted import TOKENS, Drafter, decode
@@ -13,6 +14,8 @@ def probe(target: Target) -> Result:
     """Red if the tokens differ from those without the drafter."""
     require_own(target)
     module, model = module_of(target), tiny("mlx-vlm", "qwen3_5").module
+    if target.name == "BatchGenerator.insert":
+        return insert_processor(module, model)
     generate = decode if target.name == "generate_step" else decode_batch
     wanted: list[dict[str, Any]] = [{"draft_block_size": 1}]
     if generate is decode:
@@ -28,12 +31,29 @@ def probe(target: Target) -> Result:
     return Result(False, "the tokens are those without the drafter")
 
 
-def decode_batch(module: Any, model: Any, prompt: list[int], **options: Any) -> list[int]:
+def insert_processor(module: Any, model: Any) -> Result:
+    """Red if a prompt's processor, which allows one token, is ignored."""
+    processors = [[lambda _, logits: mx.where(mx.arange(logits.shape[-1]) == 7, 1e9, logits)]]
+    drafts = {"draft_model": Drafter(), "draft_kind": "dflash"}
+    try:
+        answer = decode_batch(module, model, _PROMPT, {"logits_processors": processors}, **drafts)
+    except ValueError as error:
+        return Result(False, f"refused: {error}")
+    return Result(set(answer) != {7}, f"{answer}, where only 7 is allowed")
+
+
+def decode_batch(
+    module: Any,
+    model: Any,
+    prompt: list[int],
+    inserted: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> list[int]:
     never = type("", (), {"__call__": lambda *_: False, "add_eos_token_ids": lambda *_: None})
     processor = SimpleNamespace(tokenizer=SimpleNamespace(stopping_criteria=never()))
     generator = module.BatchGenerator(model, processor, greedy_sampling=True, **options)
     embedded = {"inputs_embeds": model.model.embed_tokens(mx.array([prompt]))}
-    generator.insert([prompt], TOKENS, [embedded])
+    generator.insert([prompt], TOKENS, [embedded], **inserted)
     answer: list[int] = []
     for _ in range(4 * TOKENS):
         for one in (one for responses in generator.next() for one in responses):
