@@ -57,7 +57,11 @@ def send(handler: Any, **body: Any) -> None:
     """Let a handler answer a request with these parameters."""
     is_chat = handler.path == CHAT
     given = {"messages": [{"role": "user", "content": "a"}]} if is_chat else {"prompt": "a"}
-    text = json.dumps(given | body).encode()
+    send_text(handler, json.dumps(given | body).encode())
+
+
+def send_text(handler: Any, text: bytes) -> None:
+    """Let a handler answer a request with this body."""
     handler.headers = {"Content-Length": str(len(text))}
     handler.rfile = io.BytesIO(text)
     handler.do_POST()

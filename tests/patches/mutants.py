@@ -89,7 +89,8 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "host-request-parameters": {
         "check_fields": lambda body, package: None,
-        "encode_vectors": lambda answer: answer,
+        "encode_vectors": lambda found: found,
+        "find_value_fault": lambda body: "",
         "refuse_images": lambda msg: None,
     },
     "host-request-templates": {"check_body": lambda body: None},
@@ -445,7 +446,8 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-sliding-offset": {"is_full": lambda layer: False},
     "vllm-request-fields": {"make_penalties": lambda sent, bias: []},
     "vllm-processor-failure": {
-        "Guarded.__call__": lambda own, tokens, logits: own.processor(tokens, logits)
+        "Guarded.__call__": lambda own, tokens, logits: own.processor(tokens, logits),
+        "check_matcher": lambda processor, /: None,
     },
     "vllm-stop-text": {"find_stops": lambda stop: []},
     "vllm-unread-calls": {"is_forced": lambda request: False},

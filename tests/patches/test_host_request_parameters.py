@@ -1,15 +1,19 @@
 """``host-request-parameters``: each field of a request is read, adapted or refused."""
 
-import contextvars
+import asyncio
+import json
+import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from mlx_patches.core.patch import Target
-from mlx_patches.patches._shared.request_fields import FIELDS
 from mlx_patches.patches.server.host_request_parameters import patch
 from mlx_patches.patches.server.host_request_parameters.probe import read
+from mlx_patches.probes.kit import read_body
 
-pytest.importorskip("starlette.requests")
+requests = pytest.importorskip("starlette.requests")
 TARGET = patch.PATCH.targets[0]
 
 
@@ -55,8 +59,9 @@ def test_fields_are_adapted(ungated):
 
 def test_parts_that_are_dropped_are_refused(ungated):
     ungated("host-request-parameters")
-    for kind in ("input_image", "input_file"):
-        sent = {"input": [{"role": "user", "content": [{"type": "input_text"}, {"type": kind}]}]}
+    for kind in ("input_image", "input_video"):
+        parts = [{"type": "input_text", "text": "a"}, {"type": kind, kind: "a"}]
+        sent = {"input": [{"role": "user", "content": parts}]}
         assert read(TARGET, "mlx_vlm", **sent) == sent
         with pytest.raises(ValueError, match=f"^{kind}: .*only reads text; remove it"):
             read(TARGET, "vllm_mlx", **sent)
@@ -81,9 +86,89 @@ def test_other_servers_read_any_field(ungated):
 
 
 def test_embeddings_are_numbers_without_a_format():
-    assert patch.encode_vectors(([[0.5]], 1)) == ([[0.5]], 1)
-    context = contextvars.copy_context()
-    context.run(FIELDS.set, {"encoding_format": "base64"})
-    for vector in ("AAAAPw==", [0.5]):
-        assert context.run(patch.encode_vectors, ([vector], 1)) == (["AAAAPw=="], 1)
-    assert context.run(patch.encode_vectors, ([[[0.5]]], 1)) == ([["AAAAPw=="]], 1)
+    assert patch.encode([0.5]) == patch.encode("AAAAPw==") == "AAAAPw=="
+    assert patch.encode([[0.5]]) == ["AAAAPw=="]
+    assert patch.encode_vectors({"choices": []}) == {"choices": []}
+
+
+NAN, HALF = math.nan, "\ud800"
+PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
+
+
+@pytest.mark.parametrize("package", sorted(patch.IGNORED))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("temperature", one) for one in (-1, NAN, math.inf, "hot", "nan", True, [1], HALF)),
+        *(("seed", one) for one in (1.5, "x", NAN, {})),
+        *(("top_p", one) for one in (-0.1, 1.5)),
+        *(("max_completion_tokens", one) for one in (-1, 1.5)),
+        *(("logit_bias", one) for one in ({"a": 1}, {"3": None}, {"3": NAN}, [1])),
+        *(("stop", one) for one in (5, [5], [[""]])),
+        *(("tools", one) for one in ("x", [1], [None])),
+        ("messages", []),
+        ("prompt", []),
+        ("tool_choice", {"type": "function", "function": 5}),
+        ("model", "a" * 256),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}),
+        ("messages", [{"role": "user"}]),
+        *(
+            ("messages", [{"role": "user", "content": [one]}])
+            for one in (5, {}, {"type": "x"}, {"type": "text"}, {"type": "text", "text": NAN})
+        ),
+        *(
+            ("messages", [{"role": "user", "content": [PICTURE | {"image_url": one}]}])
+            for one in (None, 5, "", {}, {"url": ""}, {"url": 5})
+        ),
+        ("metadata", {"deep": [[NAN]]}),
+        ("metadata", json.loads("[" * 300 + "]" * 300)),
+        ("user", HALF),
+    ],
+)
+def test_value_without_a_meaning_is_refused_by_name(package, name, value, ungated):
+    ungated("host-request-parameters")
+    with pytest.raises(ValueError, match=name) as error:
+        read(TARGET, package, **{name: value})
+    assert error.value.status_code == 400
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("package", sorted(patch.IGNORED))
+def test_values_with_a_meaning_are_read(package, ungated):
+    ungated("host-request-parameters")
+    sent = {
+        "temperature": "0.5",
+        "top_k": -1,
+        "top_p": 0,
+        "seed": -1,
+        "presence_penalty": -2,
+        "stop": [""],
+        "tools": [],
+        "messages": [
+            {"role": "user", "content": [PICTURE, {"type": "text", "text": ""}]},
+            {"role": "assistant", "content": None, "tool_calls": [{}]},
+            {"role": "tool", "content": [{"type": "tool_result", "content": ""}]},
+        ],
+    }
+    body = read(TARGET, package, **sent)
+    assert body == sent
+
+
+def test_body_that_is_no_object_is_refused(ungated):
+    ungated("host-request-parameters")
+    for body in ([], None, 5, [NAN]):
+        with pytest.raises(ValueError, match="not a JSON object"):
+            asyncio.run(read_body(requests.Request, "app.x:y", body))
+
+
+def test_media_are_refused_where_vllm_mlx_drops_them(ungated, monkeypatch):
+    ungated("host-request-parameters")
+    engine = SimpleNamespace(is_mllm=False)
+    monkeypatch.setitem(sys.modules, "vllm_mlx.server", SimpleNamespace(_engine=engine))
+    sent = {"messages": [{"role": "user", "content": [PICTURE]}]}
+    with pytest.raises(ValueError, match="takes no images"):
+        read(TARGET, "vllm_mlx", **sent)
+    assert read(TARGET, "rapid_mlx", **sent) == sent
+    engine.is_mllm = True
+    assert read(TARGET, "vllm_mlx", **sent) == sent

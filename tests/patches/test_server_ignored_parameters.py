@@ -1,6 +1,5 @@
 """``server-ignored-parameters``: values that change nothing, and parameters that are honoured."""
 
-import io
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -15,6 +14,7 @@ from mlx_patches.probes.lm_server import (
     make_handler,
     make_response,
     post,
+    send_text,
 )
 
 from ..releases.models import module_or_skip
@@ -38,9 +38,8 @@ def test_values_that_change_nothing_are_accepted(name, server):
 @pytest.mark.parametrize("text", [b"\xff\xfe", b'{"a":' * 200_000])
 def test_unreadable_body_gets_status_400(text, server):
     handler = make_handler(server, make_generator(server, make_context(server), []), COMPLETIONS)
-    handler.headers, handler.rfile = {"Content-Length": str(len(text))}, io.BytesIO(text)
     handler._set_completion_headers = replied = Mock()
-    handler.do_POST()
+    send_text(handler, text)
     replied.assert_called_once_with(400)
 
 

@@ -10,6 +10,7 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches._shared.refusals import client_error
 from mlx_patches.patches.server.vlm_unread_images import patch
 
+jinja2 = pytest.importorskip("jinja2")
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
 
@@ -21,7 +22,15 @@ def test_error_is_one_that_endpoints_know():
     assert isinstance(error, known)
 
 
-@pytest.mark.parametrize(("cause", "status"), [(client_error("no image"), 400), (OSError(), 500)])
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [
+        (client_error("no image"), 400),
+        (jinja2.TemplateError("roles must alternate"), 400),
+        (jinja2.TemplateSyntaxError("no template", 1), 500),
+        (OSError(), 500),
+    ],
+)
 def test_client_error_is_not_replaced(cause, status):
     fastapi = pytest.importorskip("fastapi")
 

@@ -53,7 +53,6 @@ CONSTANT: dict[str, str] = {
     "openai-server-hang-up": "checks the client once per chunk",
     "vlm-hang-up": "checks the client's socket once per token",
     "vlm-model-swap": "looks a request up in a set",
-    "host-request-parameters": "looks up a fixed list of fields; reads each part and number",
     "llava-next-tiles": ARRAYS,
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "vlm-sampling-parameters": "reads some numbers of a request",
@@ -723,6 +722,18 @@ def sent_schemas(n: int) -> Callable[[], Any]:
     return lambda: patch.check_body({"messages": [], "tools": [schema], "response_format": schema})
 
 
+def sent_values(n: int) -> Callable[[], Any]:
+    values = module_of("_shared.request_values")
+    parts = [
+        {"type": "image_url", "image_url": {"url": "a" * n}},
+        *[{"type": "text", "text": ""}] * n,
+    ]
+    messages = [{"role": "user", "content": "a"}] * n
+    fields = {"stop": ["a"] * n, "logit_bias": dict.fromkeys(map(str, range(n)), 1)}
+    body = {"messages": [*messages, {"content": parts}], "tools": [{}] * n, **fields}
+    return lambda: (values.find_value_fault(body), values.has_media(body))
+
+
 def rendered(n: int) -> Callable[[], Any]:
     jinja2: Any = pytest.importorskip("jinja2")
     place = "loading.template_sandbox.environment"
@@ -816,6 +827,7 @@ CASES: dict[str, list[Case]] = {
     "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
     "host-request-templates": [sent_templates],
     "host-schema-refs": [sent_schemas],
+    "host-request-parameters": [sent_values],
     "template-sandbox": [rendered],
     "detokenizer-text": [
         partial(detokenized, word="a"),

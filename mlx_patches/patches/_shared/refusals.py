@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import json
 import logging
 from pathlib import PurePath
 from typing import Any
@@ -11,7 +12,7 @@ from ...core.errors import refusal
 logger = logging.getLogger("mlx_patches")
 
 
-# The number of characters of a source that an error or a log line shows.
+# The number of characters of a source or a reason that an error or a log line shows.
 _SHOWN = 120
 
 
@@ -58,6 +59,34 @@ def answer_with(status: int, base: Any) -> Any:
             return str(self.detail)
 
     return Answered
+
+
+async def answer(call: Any, *args: Any, **arguments: Any) -> Any:
+    """A call of an endpoint or its handler; the server does not replace a client's error."""
+    try:
+        return await call(*args, **arguments)
+    except Exception as error:
+        if isinstance(error.__context__, bad_request()):
+            raise error.__context__ from None
+        text = describe_body_error(error) or describe_body_error(error.__context__)
+        if not text:
+            raise
+    raise client_error(text)
+
+
+def describe_body_error(error: Any) -> str:
+    """A client's error in one line: an invalid body or conversation; empty if it is another one."""
+    kind = type(error)
+    if kind.__module__ == "jinja2.exceptions" and kind.__name__ != "TemplateSyntaxError":
+        return " ".join(f"the chat template refuses the messages: {error}".split())
+    if isinstance(error, json.JSONDecodeError):
+        return f"the body is not JSON: {error}"
+    # The name of pydantic's model.
+    if not str(getattr(error, "title", "")).endswith(("Request", "Message")):
+        return ""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    place = max(errors, key=lambda one: len(one["loc"]))
+    return f"{'.'.join(map(str, place['loc']))}: {place['msg']}"[:_SHOWN]
 
 
 def describe_source(source: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 # The largest ``top_logprobs`` that an API allows.
 TOP_LOGPROBS = 20
 # The largest number that float32 has, roughly.
-_LARGEST = 3e38
+LARGEST = 3e38
 # Of the request that a task or its threads handle.
 FIELDS: ContextVar[Mapping[str, Any]] = ContextVar("mlx_patches_fields")
 
@@ -26,6 +26,6 @@ def find_bias_fault(bias: Any) -> str:
         if not str(token).isdecimal():
             return f"logit_bias: {str(token)[:20]!r} is not a token id"
         # A larger one, or NaN, makes all probabilities NaN.
-        if not (isinstance(value, (int, float)) and value <= _LARGEST):
-            return f"logit_bias: {str(value)[:20]!r} is not a number up to {_LARGEST:g}"
+        if not (isinstance(value, (int, float)) and value <= LARGEST):
+            return f"logit_bias: {str(value)[:20]!r} is not a number up to {LARGEST:g}"
     return ""

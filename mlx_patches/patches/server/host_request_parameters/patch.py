@@ -7,22 +7,30 @@ Why: They read only the fields that they know, and drop the others: ``n``, ``min
     vllm-mlx in its simple engine, up to 0.4.1. mlx-openai-server and Rapid-MLX only put
     ``json_object`` into the prompt, if at all. Rapid-MLX's completions ignore ``logit_bias``.
     vllm-mlx drops images at ``/v1/responses``, and up to 0.4.1 at ``/v1/messages``.
+    Values that make no sense are ignored or answered with status 500: ``seed: "x"``, NaN,
+    ``messages: []``, and each invalid field of vllm-mlx's ``/v1/messages``. Its text models drop
+    media.
 How: In each body that an endpoint for answers or embeddings reads, a parameter that the server
-    knows by another name or form gets it. One that the server cannot follow is refused with status
-    400; the message names it. A value without effect, such as ``n: 1``, and fields that describe
-    the request, such as ``user``, are accepted. Embeddings of mlx_vlm.server are base64 if
-    ``encoding_format`` is. This depends on the name of one method of Starlette.
+    knows by another name or form gets it. One that the server cannot follow, and a value that makes
+    no sense, is refused with status 400; the message names it. A value without effect, such as
+    ``n: 1``, and fields that describe the request, such as ``user``, are accepted. Embeddings are
+    base64 if ``encoding_format`` is. This depends on two names of Starlette and FastAPI.
 Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
 Retire when: The servers refuse fields that they do not read.
 """
 
 import base64
+import importlib
+import json
 import struct
+import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around, before, result
-from ..._shared.refusals import client_error
+from ....core.errors import is_refusal
+from ....core.verbs import Function, Patch, Target, around, before, wrap
+from ..._shared.refusals import answer, client_error
 from ..._shared.request_fields import FIELDS
+from ..._shared.request_values import find_value_fault, has_media
 
 _BOTH = (
     *("best_of", "echo", "suffix", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
@@ -60,15 +68,36 @@ _ENDPOINTS = ("completion", "response", "message", "embedding")
 
 async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
-    body = await read(request)
     endpoint = request.scope.get("endpoint")
     package = getattr(endpoint, "__module__", "").partition(".")[0]
     name = getattr(endpoint, "__name__", "")
-    if package in IGNORED and isinstance(body, dict) and any(one in name for one in _ENDPOINTS):
+    if package not in IGNORED:
+        return await read(request)
+    try:
+        body = await read(request)
+    except (ValueError, RecursionError) as error:
+        # Some hosts read a body that is not JSON again.
+        if isinstance(error, json.JSONDecodeError) or is_refusal(error):
+            raise
+        raise client_error(f"the body is not JSON: {error}") from None
+    is_read = isinstance(body, dict) and any(one in name for one in _ENDPOINTS)
+    if is_read:
         check_fields(body, package)
+    fault = find_value_fault(body)
+    if not fault and package == "vllm_mlx" and has_media(body) and not takes_media():
+        fault = "the model takes no images, audio or videos"
+    if fault:
+        raise client_error(fault)
+    if is_read:
         body = adapt_fields(body, package)
         FIELDS.set(body)
     return body
+
+
+def takes_media() -> bool:
+    """Whether vllm-mlx's model does; the server drops the media of other requests."""
+    engine = getattr(sys.modules.get("vllm_mlx.server"), "_engine", None)
+    return getattr(engine, "is_mllm", True)
 
 
 def check_fields(body: dict[str, Any], package: str) -> None:
@@ -112,16 +141,26 @@ def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     return {**body, **changes} if changes else body
 
 
-def encode_vectors(answer: tuple[list[Any], int]) -> tuple[list[Any], int]:
-    """The embeddings for a request in the format that it names, and the number of tokens."""
-    vectors, count = answer
-    if FIELDS.get({}).get("encoding_format") != "base64":
-        return answer
-    return [one if isinstance(one, str) else encode(one) for one in vectors], count
+async def answer_request(call: Function, **arguments: Any) -> Any:
+    """FastAPI's call of an endpoint; embeddings are in the format that the request names."""
+    found = await answer(call, **arguments)
+    return encode_vectors(found) if FIELDS.get({}).get("encoding_format") == "base64" else found
 
 
-def encode(vector: list[Any]) -> Any:
+def encode_vectors(found: Any) -> Any:
+    """The answer of an endpoint, with its embeddings in base64."""
+    body = found.model_dump() if hasattr(found, "model_dump") else found
+    if not isinstance(body, dict) or not isinstance(body.get("data"), list):
+        return found
+    for entry in body["data"]:
+        entry["embedding"] = encode(entry["embedding"])
+    return importlib.import_module("starlette.responses").JSONResponse(body)
+
+
+def encode(vector: Any) -> Any:
     """The numbers as float32, in base64; of each of several vectors."""
+    if isinstance(vector, str):
+        return vector
     if isinstance(vector[0], list):
         return list(map(encode, vector))
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
@@ -148,10 +187,7 @@ PATCH = Patch(
     every_model=True,
     targets=(
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
-        *result(
-            ("mlx_vlm.server.embeddings:_embed", "mlx_vlm.server.embeddings:_embed_items"),
-            encode_vectors,
-        ),
+        *wrap("fastapi.routing:run_endpoint_function", answer_request, supports=True),
         *before("vllm_mlx.api.anthropic_adapter:_convert_message", refuse_images),
     ),
 )

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ....core.verbs import Function, Patch, result, wrap
-from ..._shared.refusals import client_error
+from ..._shared.refusals import answer, client_error
 from ..._shared.seeded import Seeded
 from ..._shared.stop_strings import Cut, read_stops
 
@@ -83,10 +83,10 @@ def read_unread_calls(parsers: Any) -> Any:
 
 async def check_answer(generate: Function, handler: Any, request: Any) -> Any:
     """An answer that is not streamed, with its finish reason."""
-    answer = await generate(handler, request)
-    check_call(request, answer["response"].get("tool_calls"))
-    answer["response"][_REASON] = read_reason(request)
-    return answer
+    found = await answer(generate, handler, request)
+    check_call(request, found["response"].get("tool_calls"))
+    found["response"][_REASON] = read_reason(request)
+    return found
 
 
 async def check_stream(generate: Function, handler: Any, request: Any) -> AsyncIterator[Any]:

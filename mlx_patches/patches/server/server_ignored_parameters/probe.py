@@ -3,7 +3,15 @@
 from typing import Any
 
 from ....probes.kit import NotApplicable, Result, Target, module_of, require
-from ....probes.lm_server import make_response, post
+from ....probes.lm_server import (
+    CHAT,
+    make_context,
+    make_generator,
+    make_handler,
+    make_response,
+    post,
+    send_text,
+)
 
 _IGNORED: dict[str, Any] = {
     "n": 2,
@@ -22,7 +30,12 @@ def probe(target: Target) -> Result:
         raise NotApplicable("this release's handler generates by itself")
     if target.name.endswith("do_POST"):
         refused = find_error(module, temperature="hot")
-        return Result("temperature" not in refused, f"an invalid temperature gets {refused!r}")
+        if "temperature" not in refused:
+            return Result(True, f"an invalid temperature gets {refused!r}")
+        generator = make_generator(module, make_context(module), [])
+        for text in (b"\xff", b"[" * 200_000):
+            send_text(make_handler(module, generator, CHAT), text)
+        return Result(False, "invalid bodies and values are refused")
     for name, value in _IGNORED.items():
         if name not in find_error(module, **{name: value}):
             return Result(True, f"{name}: {value!r} is ignored")

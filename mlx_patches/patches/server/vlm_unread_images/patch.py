@@ -23,7 +23,7 @@ import sys
 from typing import Any
 
 from ....core.verbs import Function, Patch, argument, before, result, wrap
-from ..._shared.refusals import bad_request, client_error
+from ..._shared.refusals import answer, bad_request, client_error
 from ..._shared.targets import vlm_generators, vlm_server
 
 # An object in an error's text, such as a buffer.
@@ -34,11 +34,11 @@ _READ, _SHOWN = 1000, 200
 def prepare(
     call: Function, server: Any, prompt: Any, images: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """A request's inputs; images that cannot be read are the client's fault."""
+    """A request's inputs; media that cannot be read are the client's fault."""
     try:
         return call(server, prompt, images, *args, **kwargs)
     except (ValueError, OSError) as error:
-        if not images:
+        if not any((images, *args, kwargs.get("audio"), kwargs.get("videos"))):
             raise
         raise blame_client(error) from error
 
@@ -64,21 +64,6 @@ def unread_images(kind: Any) -> type[Exception]:
     server: Any = importlib.import_module("mlx_vlm.server")
     known = getattr(getattr(server, "openai", None), "PromptTooLongError", None)
     return type("UnreadImages", (kind, known) if known else (kind,), {})
-
-
-async def answer(call: Function, **arguments: Any) -> Any:
-    """FastAPI's call of an endpoint; a client's error is not replaced by one of the server."""
-    try:
-        return await call(**arguments)
-    except Exception as error:
-        if isinstance(error.__context__, bad_request()):
-            raise error.__context__ from None
-        invalid: Any = error
-        if getattr(error, "title", "") != "OpenAIRequest":  # an error of pydantic's
-            raise
-        errors = invalid.errors(include_url=False, include_context=False, include_input=False)
-        place = max(errors, key=lambda one: len(one["loc"]))
-    raise client_error(f"{'.'.join(map(str, place['loc']))}: {place['msg']}"[:_SHOWN])
 
 
 def answer_client(respond: Function, status: int, message: str, *kind: Any, **more: Any) -> Any:

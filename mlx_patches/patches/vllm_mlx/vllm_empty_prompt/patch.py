@@ -1,14 +1,15 @@
-"""vllm-mlx: an empty prompt fails every running request.
+"""vllm-mlx, Rapid-MLX: an empty prompt fails every running request.
 
 Why: A tokenizer that adds no special tokens returns no tokens for an empty text. The scheduler
     still adds the request to the batch, whose next step raises: every request in it ends with an
-    error.
-How: A request without tokens is refused with HTTP status 400 when it is added to the scheduler.
-Upstream: Not fixed in vllm-mlx 0.6.0.
+    error. The engines for one request and for images answer it with status 500.
+How: An engine or the scheduler refuses a request without tokens with HTTP status 400.
+Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
 Retire when: The scheduler refuses or answers an empty prompt.
 """
 
 import importlib
+from types import SimpleNamespace
 from typing import Any
 
 from ....core.verbs import Patch, before, refusal
@@ -21,6 +22,10 @@ def refuse_empty(scheduler: Any, request: Any, /) -> None:
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))
+
+
+def refuse_empty_text(engine: Any, /, prompt: Any) -> None:
+    refuse_empty(engine, SimpleNamespace(prompt=prompt, prompt_token_ids=None))
 
 
 def is_empty(scheduler: Any, request: Any) -> bool:
@@ -39,5 +44,22 @@ PATCH = Patch(
     id="vllm-empty-prompt",
     severity="crash",
     every_model=True,
-    targets=before("vllm_mlx.scheduler:Scheduler.add_request", refuse_empty),
+    targets=(
+        *before(
+            (
+                "vllm_mlx.scheduler:Scheduler.add_request",
+                "rapid_mlx.scheduler:Scheduler.add_request",
+            ),
+            refuse_empty,
+        ),
+        *before(
+            tuple(
+                f"vllm_mlx.engine.{engine}.{name}"
+                for engine in ("simple:SimpleEngine", "batched:BatchedEngine")
+                for name in ("generate", "stream_generate")
+            ),
+            refuse_empty_text,
+            supports=True,
+        ),
+    ),
 )

@@ -1,6 +1,11 @@
 """Adds an empty prompt beside a request that vllm-mlx's scheduler is running."""
 
-from ....probes.kit import Result, Target
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from ....probes.kit import Result, Target, own_class_of, require_module
+from ....probes.vllm_engine import make_engine
 from ....probes.vllm_scheduler import Server, build_llama
 
 PROMPT = [5, 9, 2, 7]
@@ -8,11 +13,25 @@ _STEPS = 20
 
 
 def probe(target: Target) -> Result:
-    """Red if the other request's answer changes, fails or is missing."""
+    """Red if the other request's answer changes, fails or is missing, or an engine gets it."""
+    if ".engine." in target.module:
+        return probe_engine(own_class_of(target))
+    require_module(target.module)
     model = build_llama()
     solo = Server(model).answer(PROMPT)
     answer, _ = answer_beside(Server(model), "")
     return Result(answer != solo, f"beside an empty prompt {answer}, solo {solo}")
+
+
+def probe_engine(kind: Any) -> Result:
+    """Red if an engine generates without a prompt."""
+    engine = make_engine(kind)
+    engine._tokenizer = SimpleNamespace(encode=list)
+    engine._model = SimpleNamespace(tokenizer=engine._tokenizer)
+    try:
+        return Result(True, f"the engine answers {asyncio.run(engine.generate(''))}")
+    except Exception as error:
+        return Result(getattr(error, "status_code", 500) != 400, str(error))
 
 
 def answer_beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, str]:

@@ -4,7 +4,7 @@ Why: A logits processor that raises, such as one whose grammar rejects a token, 
     whole batch. The scheduler then drops its batch, and every running request fails with it.
 How: A processor's error is kept, and its row goes on without it for one token. The request's next
     output then ends the answer with ``finish_reason: error``, and the row is aborted. The other
-    rows are unchanged.
+    rows are unchanged. A schema of which no grammar can be made is refused before it is generated.
 Upstream: Not fixed in vllm-mlx 0.6.0.
 Retire when: An error of a processor fails only its own request.
 """
@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Patch, after, refusal, wrap
 from .outputs import BATCHED, name_arguments, take_last
 
 logger = logging.getLogger("mlx_patches")
@@ -71,6 +71,14 @@ async def collect(released: Callable[..., Any], engine: Any, *args: Any, **sent:
     return await take_last(engine.stream_generate(**name_arguments(released, args, sent)))
 
 
+def check_matcher(processor: Any, /) -> None:
+    """Refuse a schema of which the matcher of a new processor makes no grammar."""
+    if fault := processor._matcher.get_error():
+        raise refusal(ValueError(" ".join(fault.split())))
+
+
+_SCHEMAS = "vllm_mlx.constrained.llguidance_schema_processor:LLGuidanceJSONSchemaLogitsProcessor"
+
 PATCH = Patch(
     id="vllm-processor-failure",
     severity="crash",
@@ -79,5 +87,6 @@ PATCH = Patch(
     targets=(
         *wrap(f"{BATCHED}.stream_generate", guard, when=has_processors),
         *wrap(f"{BATCHED}.generate", collect, when=has_processors, supports=True),
+        *after(f"{_SCHEMAS}.__init__", check_matcher, supports=True),
     ),
 )
