@@ -7,7 +7,8 @@
     by_rows(places)                     the call: once per row of its first array
     tensors(places, change)             before: the checkpoint that ``sanitize`` receives
     wrap(places, wrapper)               all of it, if no verb above fits
-    define(places, factory)             the attribute itself, such as a property or a new method
+    define(places, factory)             the attribute itself, such as a property
+    add(places, function, *bodies)      a method that the release lacks
 
 A place is ``package.module:Qualified.name``; ``places`` is one or several. The parameters of the
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
@@ -139,9 +140,24 @@ def define(
     return tuple(made._replace(when=when) for made in _targets(places, factory, **options))
 
 
+def add(places: Places, function: Any, *bodies: str) -> tuple[Target, ...]:
+    """Targets that the release lacks, with this function; ``bodies`` name the defective code."""
+    return define(places, lambda _: function, fingerprint_of=bodies, defines_new_attribute=True)
+
+
+def support(*targets: Target) -> tuple[Target, ...]:
+    """The same targets, which have no defect, but which the patch's other targets depend on."""
+    return tuple(one._replace(supports=True) for one in targets)
+
+
 def everywhere(place: str) -> tuple[str, ...]:
     """The same ``module:name`` in both packages, such as ``models.cache:KVCache.trim``."""
     return tuple(f"{package}.{place}" for package in MODELS)
+
+
+def in_caches(names: str) -> tuple[str, ...]:
+    """Names in the caches of both packages, separated by spaces, such as ``KVCache.trim``."""
+    return tuple(place for name in names.split() for place in everywhere(f"models.cache:{name}"))
 
 
 def family(families: str, name: str) -> tuple[str, ...]:

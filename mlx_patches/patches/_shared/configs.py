@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ...core.verbs import Target, refusal
+from ...core.verbs import Target, add, refusal
 
 Params = dict[str, Any]
 # By distribution: the module and the name of the class that its config classes inherit from.
@@ -45,11 +45,6 @@ def config_target(
 
     lm = distribution == "mlx-lm"
     kind = kind or ("ModelArgs" if lm else "ModelConfig")
-    return Target(
-        distribution,
-        f"mlx_lm.models.{family}" if lm else f"mlx_vlm.models.{family}.config",
-        f"{kind}.from_dict",
-        lambda original: classmethod(from_dict),
-        fingerprint_of=(kind,),
-        defines_new_attribute=True,
-    )
+    where = f"mlx_lm.models.{family}" if lm else f"mlx_vlm.models.{family}.config"
+    (target,) = add(f"{where}:{kind}.from_dict", classmethod(from_dict), kind)
+    return target

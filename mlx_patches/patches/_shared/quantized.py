@@ -28,7 +28,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.verbs import Factory, Target, define, mx
+from ...core.verbs import Target, add, mx
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
@@ -37,18 +37,13 @@ TOKENS = 2  # the axis
 NO_PADDING = None
 
 
-def make_targets(kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+def make_targets(kind: str, values: Mapping[str, Any]) -> tuple[Target, ...]:
     """Targets at attributes that a release's batch class, ``module:name``, may lack."""
     name = kind.partition(":")[2]
     return tuple(
         target
-        for method, factory in factories.items()
-        for target in define(
-            f"{kind}.{method}",
-            factory,
-            fingerprint_of=(f"{name}.{method}", f"{name}.update_and_fetch"),
-            defines_new_attribute=True,
-        )
+        for method, value in values.items()
+        for target in add(f"{kind}.{method}", value, f"{name}.{method}", f"{name}.update_and_fetch")
     )
 
 

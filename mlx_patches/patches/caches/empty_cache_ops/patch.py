@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Factory, Patch, everywhere, mx, wrap
+from ....core.verbs import Factory, Patch, in_caches, mx, wrap
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 
@@ -140,7 +140,7 @@ _STATES: dict[str, Factory] = {
 
 
 def in_batches(method: str) -> tuple[str, ...]:
-    return tuple(place for name in _BATCH for place in everywhere(f"models.cache:{name}.{method}"))
+    return in_caches(" ".join(f"{name}.{method}" for name in _BATCH))
 
 
 EMPTY_CACHE_OPS = Patch(
@@ -154,7 +154,7 @@ EMPTY_CACHE_OPS = Patch(
         *wrap(in_batches("filter"), filter_rows),
         *wrap(in_batches("extend"), extend_rows),
         *wrap(in_batches("finalize"), finalize_rows),
-        *wrap(everywhere("models.cache:ArraysCache.extract"), extract_slots),
+        *wrap(in_caches("ArraysCache.extract"), extract_slots),
     ),
     doc="""mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty
     batch.

@@ -15,7 +15,7 @@ Retire when: No supported release joins arrays of the default dtype.
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, wrap
+from ....core.verbs import Patch, in_caches, wrap
 from ..._shared.rows import is_empty, start_batch
 
 
@@ -42,10 +42,7 @@ PATCH = Patch(
     severity="memory",
     every_model=True,
     targets=wrap(
-        (
-            *everywhere("models.cache:BatchKVCache.extend"),
-            *everywhere("models.cache:BatchRotatingKVCache.extend"),
-        ),
+        in_caches("BatchKVCache.extend BatchRotatingKVCache.extend"),
         extend_in_own_dtype,
         when=joins_empty,
     ),

@@ -13,7 +13,7 @@
 import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, before, define, everywhere, wrap
+from ....core.verbs import Function, Patch, add, before, define, in_caches, wrap
 from ..._shared.rows import as_plain
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
@@ -48,22 +48,13 @@ CACHELIST_STATE = Patch(
     id="cachelist-state",
     severity="crash",
     targets=(
-        *define(
-            everywhere("models.cache:CacheList.state"),
-            lambda original: property(read_states, put_states),
+        *define(in_caches("CacheList.state"), lambda original: property(read_states, put_states)),
+        *add(
+            in_caches("CacheList.meta_state"),
+            property(read_meta_states, put_meta_states),
+            "CacheList.state",
         ),
-        *define(
-            everywhere("models.cache:CacheList.meta_state"),
-            lambda original: property(read_meta_states, put_meta_states),
-            fingerprint_of=("CacheList.state",),
-            defines_new_attribute=True,
-        ),
-        *define(
-            everywhere("models.cache:CacheList.from_state"),
-            lambda original: classmethod(restore_list),
-            fingerprint_of=("CacheList.state",),
-            defines_new_attribute=True,
-        ),
+        *add(in_caches("CacheList.from_state"), classmethod(restore_list), "CacheList.state"),
     ),
     probe=".probe_state:probe",
     doc="""mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load.
@@ -158,7 +149,7 @@ def cuts_chunk(cache: Any) -> bool:
 CHUNKED_FRONT = Patch(
     id="chunked-front",
     # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
-    targets=wrap(everywhere("models.cache:ChunkedKVCache.maybe_trim_front"), trim_front),
+    targets=wrap(in_caches("ChunkedKVCache.maybe_trim_front"), trim_front),
     probe=".probe_chunked:probe",
     doc="""Llama 4 forgets the start of an attention chunk during prefill: wrong output.
 

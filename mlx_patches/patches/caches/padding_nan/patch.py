@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, everywhere, mx, wrap
+from ....core.verbs import Function, Patch, in_caches, mx, wrap
 
 # The cache attribute for (the ``left_padding`` array that was read, the column at which it ends).
 _NOTE = "_mlx_patches_padding_end"
@@ -82,8 +82,7 @@ PADDING_NAN = Patch(
     id="padding-nan",
     targets=wrap(
         (
-            *everywhere("models.cache:BatchKVCache.update_and_fetch"),
-            *everywhere("models.cache:BatchRotatingKVCache._update_concat"),
+            *in_caches("BatchKVCache.update_and_fetch BatchRotatingKVCache._update_concat"),
             "mlx_vlm.models.cache:BatchQuantizedKVCache.update_and_fetch",
         ),
         update_without_nan,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, after, argument, mx, result, wrap
+from ....core.verbs import Patch, after, argument, mx, result, support, wrap
 from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
     ENTRY,
@@ -240,13 +240,13 @@ PATCH = Patch(
             when=has_overlap,
         ),
         *ENTRY.targets(VLM_CACHES, "BatchPoolingCache"),
-        *at((VLM_CACHES,), _STATES, supports=True),
-        *result(f"{_CACHE}.prefix_cache_snapshot", add_to_snapshot, supports=True),
-        *after(f"{_CACHE}.prefix_cache_restore", restore_from_snapshot, supports=True),
-        *wrap(
-            "mlx_vlm.apc_adapters:PoolingCacheCloneAdapter.clone", clone_with_windows, supports=True
+        *support(
+            *at((VLM_CACHES,), _STATES),
+            *result(f"{_CACHE}.prefix_cache_snapshot", add_to_snapshot),
+            *after(f"{_CACHE}.prefix_cache_restore", restore_from_snapshot),
+            *wrap("mlx_vlm.apc_adapters:PoolingCacheCloneAdapter.clone", clone_with_windows),
+            *result(f"{_STORE}._snapshot_exact_cache_entry", save_windows),
+            *result(f"{_STORE}._load_exact_cache_entry", load_windows),
         ),
-        *result(f"{_STORE}._snapshot_exact_cache_entry", save_windows, supports=True),
-        *result(f"{_STORE}._load_exact_cache_entry", load_windows, supports=True),
     ),
 )

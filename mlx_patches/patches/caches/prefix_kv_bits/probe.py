@@ -16,6 +16,8 @@ from ....probes.kit import (
 
 LAYERS = 3
 WIDTH = 64
+QUANTIZED = {"kv_bits": 8, "kv_group_size": WIDTH, "kv_quant_scheme": "uniform"}
+QUANTIZED |= {"quantized_kv_start": 0}
 # Each row's prefix and the rest of its prompt.
 ROWS = ((5, 1), (3, 2), (0, 4))
 
@@ -38,12 +40,8 @@ def make_generator(module: Any, **options: Any) -> Any:
         "_apc_extra_hash": lambda *args: 0,
         "apc_mode": "block",
         "prefill_step_size": None,
-        "kv_bits": 8,
-        "kv_group_size": WIDTH,
-        "kv_quant_scheme": "uniform",
-        "quantized_kv_start": 0,
     }
-    return make_bare_generator(module, **state | options)
+    return make_bare_generator(module, **state | QUANTIZED | options)
 
 
 def make_prefixes() -> list[dict[str, Any] | None]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, argument, define, everywhere, mx, wrap
+from ....core.verbs import Patch, add, argument, define, in_caches, mx, wrap
 from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
@@ -26,11 +26,11 @@ BATCH_QUANTIZED = Patch(
         *contract.make_targets(
             _BATCH,
             {
-                "prepare": lambda original: contract.prepare,
-                "finalize": lambda original: contract.finalize,
-                "extract": lambda original: extract,
-                "size": lambda original: contract.size,
-                "nbytes": lambda original: property(contract.nbytes),
+                "prepare": contract.prepare,
+                "finalize": contract.finalize,
+                "extract": extract,
+                "size": contract.size,
+                "nbytes": property(contract.nbytes),
             },
         ),
         *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
@@ -129,28 +129,20 @@ QUANTIZED_MERGE = Patch(
     severity="crash",
     every_model=True,
     targets=(
-        *define(
-            everywhere("models.cache:QuantizedKVCache.merge"),
-            lambda original: classmethod(merge_from_quantized),
-            fingerprint_of=(
-                "QuantizedKVCache.merge",
-                "QuantizedKVCache.update_and_fetch",
-                "BatchKVCache.merge",
-            ),
-            defines_new_attribute=True,
+        *add(
+            in_caches("QuantizedKVCache.merge"),
+            classmethod(merge_from_quantized),
+            "QuantizedKVCache.merge",
+            "QuantizedKVCache.update_and_fetch",
+            "BatchKVCache.merge",
         ),
-        *argument(
-            everywhere("models.cache:KVCache.merge"),
-            "caches",
-            dequantize_rows,
-            when=has_other_classes,
-        ),
+        *argument(in_caches("KVCache.merge"), "caches", dequantize_rows, when=has_other_classes),
         *argument("mlx_lm.generate:_merge_caches", "caches", dequantize_prompts),
-        *define(
+        *add(
             "mlx_lm.models.cache:QuantizedKVCache.__len__",
-            lambda original: count_tokens,
-            fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
-            defines_new_attribute=True,
+            count_tokens,
+            "_BaseCache.__len__",
+            "QuantizedKVCache.__len__",
         ),
     ),
     probe=".probe_merge:probe",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, define, mx, wrap
+from ....core.verbs import Patch, add, mx, wrap
 from ..._shared import quantized as contract
 from ..._shared.rows import make_solo
 from ..._shared.targets import around_setter, at
@@ -146,20 +146,15 @@ BATCH_TURBO_QUANT = Patch(
     every_model=True,
     targets=(
         *contract.make_targets(
-            _BATCH,
-            {
-                "prepare": lambda original: contract.prepare,
-                "finalize": lambda original: contract.finalize,
-                "extract": lambda original: extract,
-            },
+            _BATCH, {"prepare": contract.prepare, "finalize": contract.finalize, "extract": extract}
         ),
-        *define(
+        *add(
             f"{_MODULE}:TurboQuantKVCache.merge",
-            lambda original: classmethod(merge),
-            fingerprint_of=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
-            defines_new_attribute=True,
+            classmethod(merge),
+            "TurboQuantKVCache.merge",
+            f"{CLASS}.update_and_fetch",
         ),
-        *contract.make_targets(_BATCH, {"size": lambda original: contract.size}),
+        *contract.make_targets(_BATCH, {"size": contract.size}),
         *wrap(f"{_BATCH}.extend", extend, fingerprint_of=(f"{CLASS}.extend",)),
         *at(
             (_MODULE,),

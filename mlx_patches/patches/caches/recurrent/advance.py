@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, around, define, everywhere, mx
+from ....core.verbs import Patch, around, define, in_caches, mx
 from ..._shared.handles import make_handle
 from .contract import write_padding
 
@@ -95,9 +95,7 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    targets=define(
-        everywhere("models.cache:ArraysCache.advance"), count_from_start, when=has_padding
-    ),
+    targets=define(in_caches("ArraysCache.advance"), count_from_start, when=has_padding),
     probe=".probe_advance:probe",
     doc="""mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token until
     Metal aborts.

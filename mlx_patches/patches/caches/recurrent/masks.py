@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, everywhere, mx, result, wrap
+from ....core.verbs import Function, Patch, in_caches, mx, result, wrap
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -28,7 +28,7 @@ def mask_right(lengths: Any, N: int) -> Any:
 ARRAYS_MASK = Patch(
     id="arrays-mask",
     targets=result(
-        everywhere("models.cache:ArraysCache.make_mask"),
+        in_caches("ArraysCache.make_mask"),
         hide_right_padding,
         fingerprint_of=("ArraysCache.make_mask", "ArraysCache.merge"),
         when=has_both,

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, after, everywhere, mx, result, wrap
+from ....core.verbs import Patch, after, in_caches, mx, result, wrap
 from .contract import (
     concatenate_padding,
     count_rows,
@@ -105,8 +105,8 @@ def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -
 ARRAYS_ROWS = Patch(
     id="arrays-rows",
     targets=(
-        *wrap(everywhere("models.cache:ArraysCache.filter"), filter_padding),
-        *wrap(everywhere("models.cache:ArraysCache.extend"), extend_padding),
+        *wrap(in_caches("ArraysCache.filter"), filter_padding),
+        *wrap(in_caches("ArraysCache.extend"), extend_padding),
     ),
     probe=".probe_rows:probe",
     doc="""mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding of rows that

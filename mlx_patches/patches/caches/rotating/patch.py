@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, wrap
+from ....core.verbs import Attribute, Patch, argument, define, in_caches, mx, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import around_setter
 
@@ -51,8 +51,6 @@ def convert_to_int(value: Any) -> Any:
 
 
 def make_max_size(original: Any) -> Attribute:
-    """The attribute ``max_size``, converted when it is set."""
-
     def read(cache: Any) -> Any:
         # Without a call: each layer reads it several times per step.
         try:
@@ -75,7 +73,7 @@ ROTATING_MAX_SIZE = Patch(
         target
         for name in ("RotatingKVCache", _BATCH)
         for target in define(
-            everywhere(f"models.cache:{name}.max_size"),
+            in_caches(f"{name}.max_size"),
             make_max_size,
             fingerprint_of=tuple(
                 f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
@@ -147,7 +145,7 @@ ROTATING_MERGE = Patch(
     id="rotating-merge",
     severity="crash",
     every_model=True,
-    targets=argument(everywhere(f"models.cache:{_BATCH}.merge"), "caches", cut_rows_to_window),
+    targets=argument(in_caches(f"{_BATCH}.merge"), "caches", cut_rows_to_window),
     probe=".probe_merge:probe",
     doc="""mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a
     batch.
@@ -185,12 +183,12 @@ ROTATING_RESTORED = Patch(
     id="rotating-restored",
     targets=(
         *define(
-            everywhere(f"models.cache:{_BATCH}._lengths"),
+            in_caches(f"{_BATCH}._lengths"),
             lambda original: NO_LENGTHS,
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
             defines_new_attribute=True,
         ),
-        *define(everywhere(f"models.cache:{_BATCH}.meta_state"), around_setter(put_meta_state)),
+        *define(in_caches(f"{_BATCH}.meta_state"), around_setter(put_meta_state)),
     ),
     probe=".probe_restored:probe",
     doc="""mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong

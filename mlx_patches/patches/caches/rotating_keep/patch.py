@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, before, define, everywhere, mx, result, wrap
+from ....core.verbs import Patch, before, define, in_caches, mx, result, wrap
 from ..._shared.rows import cut_to_window
 
 _BATCH = "BatchRotatingKVCache"
@@ -140,7 +140,6 @@ def mask_with_keep(
 
 @functools.cache
 def solo_mask_has_keep(module: str) -> bool:
-    """Whether the mask of the module's solo cache depends on ``keep``."""
     solo = getattr(sys.modules[module], "RotatingKVCache", None)
     return solo is not None and "keep" in inspect.unwrap(solo.make_mask).__code__.co_names
 
@@ -194,7 +193,7 @@ def set_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any
 
 
 def _in_batch(method: str) -> tuple[str, ...]:
-    return everywhere(f"models.cache:{_BATCH}.{method}")
+    return in_caches(f"{_BATCH}.{method}")
 
 
 PATCH = Patch(

@@ -18,7 +18,7 @@ Retire when: ``update_and_fetch`` checks ``_lengths``, and ``make_mask`` whether
 import copy
 from typing import Any
 
-from ....core.verbs import Function, Patch, everywhere, wrap
+from ....core.verbs import Function, Patch, in_caches, wrap
 
 _BATCH = "BatchRotatingKVCache"
 # The methods that distinguish a chunk from a decode step.
@@ -68,13 +68,13 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *wrap(
-            everywhere(f"models.cache:{_BATCH}._update_in_place"),
+            in_caches(f"{_BATCH}._update_in_place"),
             write_token,
             fingerprint_of=_BODY,
             when=is_chunk,
         ),
         *wrap(
-            everywhere(f"models.cache:{_BATCH}.make_mask"),
+            in_caches(f"{_BATCH}.make_mask"),
             mask_in_order,
             fingerprint_of=_BODY,
             when=is_mask_wrong,

@@ -28,7 +28,6 @@ REST = ("window_size", "offset")
 def save_as_arrays(
     save: Function, file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
-    """Save the caches, each ``LayerCache`` as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
     if sizes:
         cache = [convert_to_arrays(one) if is_layer_cache(one) else one for one in cache]

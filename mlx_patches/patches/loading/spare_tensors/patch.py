@@ -11,7 +11,7 @@ Retire when: No supported release is older than mlx-lm 0.32.
 import re
 from typing import Any
 
-from ....core.verbs import Patch, define, lm_family, wrap
+from ....core.verbs import Patch, add, lm_family, wrap
 
 Weights = dict[str, Any]
 _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
@@ -42,12 +42,7 @@ PATCH = Patch(
     id="spare-tensors",
     every_model=True,
     targets=(
-        *define(
-            lm_family("granite", "Model.sanitize"),
-            lambda original: drop_spare,
-            fingerprint_of=("Model",),
-            defines_new_attribute=True,
-        ),
+        *add(lm_family("granite", "Model.sanitize"), drop_spare, "Model"),
         *wrap(lm_family("granitemoehybrid", "Model.sanitize"), sanitize_without_spare),
         # Up to mlx-lm 0.31.2 these layers have parameters for the tensors.
         *wrap(

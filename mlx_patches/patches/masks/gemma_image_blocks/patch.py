@@ -19,7 +19,17 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ....core.verbs import Function, Patch, argument, everywhere, mx, result, vlm_family, wrap
+from ....core.verbs import (
+    Function,
+    Patch,
+    argument,
+    everywhere,
+    mx,
+    result,
+    support,
+    vlm_family,
+    wrap,
+)
 from ..._shared.kept import Kept
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.targets import vlm_generators
@@ -193,7 +203,10 @@ def skip_inside_image(column: int | None, batch: Any, /) -> int | None:
     return None if inside else column
 
 
-_WHOLE = ("gemma3", "gemma4")
+_EMBEDDINGS = [
+    f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in ("gemma3", "gemma4")
+]
+_MASK, _PROMPTS = "models.base:create_attention_mask", "PromptProcessingBatch"
 
 PATCH = Patch(
     id="gemma-image-blocks",
@@ -213,42 +226,23 @@ PATCH = Patch(
             fingerprint_of=("Gemma4TextModel.__call__", "Gemma4TextModel._make_masks"),
             when=is_prompt,
         ),
-        *wrap(
-            everywhere("models.base:create_attention_mask"),
-            make_mask,
-            when=is_feeding_images,
-            supports=True,
-        ),
-        *wrap(
-            vlm_family("gemma4", "Gemma4TextModel._make_masks"),
-            make_masks,
-            when=is_feeding_images,
-            supports=True,
-        ),
-        *result(
-            [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in _WHOLE],
-            mark_images,
-            when=has_images,
-            supports=True,
-        ),
-        *argument(
-            vlm_generators("generate_step"),
-            "prefill_step_size",
-            fit_prompt,
-            when=shows_images,
-            supports=True,
-        ),
-        *wrap(
-            vlm_generators("PromptProcessingBatch.prompt_step"),
-            step_between_images,
-            when=is_of_gemma,
-            supports=True,
-        ),
-        *result(
-            vlm_generators("PromptProcessingBatch._next_apc_checkpoint_column"),
-            skip_inside_image,
-            when=is_of_gemma,
-            supports=True,
+        *support(
+            *wrap(everywhere(_MASK), make_mask, when=is_feeding_images),
+            *wrap(
+                vlm_family("gemma4", "Gemma4TextModel._make_masks"),
+                make_masks,
+                when=is_feeding_images,
+            ),
+            *result(_EMBEDDINGS, mark_images, when=has_images),
+            *argument(
+                vlm_generators("generate_step"), "prefill_step_size", fit_prompt, when=shows_images
+            ),
+            *wrap(vlm_generators(f"{_PROMPTS}.prompt_step"), step_between_images, when=is_of_gemma),
+            *result(
+                vlm_generators(f"{_PROMPTS}._next_apc_checkpoint_column"),
+                skip_inside_image,
+                when=is_of_gemma,
+            ),
         ),
     ),
 )

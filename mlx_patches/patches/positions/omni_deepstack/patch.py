@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Function, Patch, mx, result, wrap
+from ....core.verbs import Function, Patch, mx, result, support, wrap
 from ..._shared.image_features import FEATURES, MASK, complete_rows, has_features
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
@@ -88,31 +88,19 @@ def add_features(add: Function, model: Any, hidden: Any, visual: Any, features: 
     return hidden + features.astype(hidden.dtype)
 
 
+_LANGUAGE = f"{MODEL}.language:Qwen3VLMoEModel"
 PATCH = Patch(
     id="omni-deepstack",
     changes_solo=True,
     wrong_solo="qwen3_omni_moe",
     targets=(
         *wrap(f"{MODEL}.thinker:Thinker.get_input_embeddings", embed_images),
-        *result(f"{MODEL}.vision:VisionModel.__call__", note_features, supports=True),
-        *wrap(
-            f"{MODEL}.language:LanguageModel.__call__",
-            call_with_fed,
-            when=has_features,
-            supports=True,
+        *support(
+            *result(f"{MODEL}.vision:VisionModel.__call__", note_features),
+            *wrap(f"{MODEL}.language:LanguageModel.__call__", call_with_fed, when=has_features),
+            *wrap(f"{_LANGUAGE}.__call__", pass_features, when=is_feeding),
+            *wrap(f"{_LANGUAGE}._deepstack_process", add_features, when=is_feeding),
+            *change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
         ),
-        *wrap(
-            f"{MODEL}.language:Qwen3VLMoEModel.__call__",
-            pass_features,
-            when=is_feeding,
-            supports=True,
-        ),
-        *wrap(
-            f"{MODEL}.language:Qwen3VLMoEModel._deepstack_process",
-            add_features,
-            when=is_feeding,
-            supports=True,
-        ),
-        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths), supports=True),
     ),
 )
