@@ -77,7 +77,7 @@ class Policy(Record):
     name: str = ""
 
 
-class Composition:
+class Composition(Record):
     """The functions that a chain runs.
 
     Args:
@@ -88,27 +88,16 @@ class Composition:
         answers_none: a layer may return None although the original returns a value.
         checks: the layers' ``Target.when``, each after its patch's id; empty if a layer has none.
         security: the ids of the security patches among the layers'.
+        watched: the next success is reported.
     """
 
-    __slots__ = ("answers_none", "body", "checks", "security", "steps", "watched", "without")
-
-    def __init__(
-        self,
-        body: Function | None,
-        steps: tuple[Step, ...] = (),
-        without: "Callable[[str], Composition | None]" = lambda patch: None,
-        answers_none: bool = False,
-        checks: tuple[Step, ...] = (),
-        security: frozenset[str] = frozenset(),
-    ):
-        self.body = body
-        self.steps = steps
-        self.without = without
-        self.answers_none = answers_none
-        self.checks = checks
-        self.security = security
-        # Whether the next success is reported.
-        self.watched = True
+    body: Function | None
+    steps: tuple[Step, ...] = ()
+    without: "Callable[[str], Composition | None]" = staticmethod(lambda patch: None)
+    answers_none: bool = False
+    checks: tuple[Step, ...] = ()
+    security: frozenset[str] = frozenset()
+    watched: bool = True
 
 
 class _Calls(threading.local):
