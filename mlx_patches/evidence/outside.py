@@ -12,9 +12,8 @@ A broken file raises ``MlxPatchesError``.
 import functools
 import json
 from collections import ChainMap
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ..core import distributions
 from ..core.errors import MlxPatchesError
@@ -37,6 +36,10 @@ IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
 LOAD, SAVED = "load", "saved"
 # The results of a model type: equal, equal with the patches, different with them, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
+
+
+Found = dict[str, Any]
+T = TypeVar("T")
 
 
 class HeldCell(NamedTuple):
@@ -203,10 +206,6 @@ class Pictures(NamedTuple):
         return tuple(one for one in found.cells if saved or one.name != SAVED)
 
 
-def folder() -> Path:
-    return store.folder().parent / "reference"
-
-
 def find_compared(release: str, *names: str) -> Held | None:
     """The cells of the first of these model types that was measured in a release, or None."""
     types = read_compared(release)
@@ -216,12 +215,20 @@ def find_compared(release: str, *names: str) -> Held | None:
 @functools.cache
 def read_compared(release: str) -> Mapping[str, Held]:
     """Each model type that was compared in a measured release, such as ``mlx-lm 0.32.2``."""
-    file = folder() / f"{release.replace(' ', '-')}.json"
+
+    def convert(found: Found) -> dict[str, Held]:
+        return {kind: Held(found["outside"], _cells(found, kind)) for kind in found["without"]}
+
+    return _read("reference", release, convert)
+
+
+def _read(name: str, release: str, convert: Callable[[Found], Mapping[str, T]]) -> Mapping[str, T]:
+    """What a release's file in a folder of measurements has; empty if there is no file."""
+    file = store.folder().parent / name / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):
-        found = json.loads(file.read_bytes())
-        return {kind: Held(found["outside"], _cells(found, kind)) for kind in found["without"]}
+        return convert(json.loads(file.read_bytes()))
 
 
 def own_prefill(release: str, family: str) -> HeldCell | None:
@@ -248,49 +255,34 @@ def beside(
 
 
 def pictures(release: str, family: str) -> Pictures | None:
-    """A family's single requests with images; None if the release has no file of them."""
-    return _read_pictures(release).get(family)
+    """A family's single requests with images, with the installed transformers if measured."""
+    installed = f"{release} {distributions.find('transformers')}"
+    return _read_images(installed).get(family) or _read_images(release).get(family)
 
 
 @functools.cache
-def _read_pictures(release: str) -> Mapping[str, Pictures]:
-    """Family to its results: those with the installed transformers, if these were measured."""
-    installed = f"{release} {distributions.find('transformers')}"
-    return {**_read_images(release), **_read_images(installed)}
-
-
 def _read_images(name: str) -> Mapping[str, Pictures]:
-    file = store.folder().parent / "images" / f"{name.replace(' ', '-')}.json"
-    if not file.exists():
-        return {}
-    with store.reading(file):
-        found = json.loads(file.read_bytes())
+    def convert(found: Found) -> dict[str, Pictures]:
         kinds: dict[str, list[Picture]] = {family: [] for family in found["not_compared"]}
         for name, one in found["kinds"].items():
-            cells = _cells(found, name)
-            kinds.setdefault(one["family"], []).append(
-                Picture(name, one["when"], one["mark"], cells)
-            )
+            picture = Picture(name, one["when"], one["mark"], _cells(found, name))
+            kinds.setdefault(one["family"], []).append(picture)
         return {
             family: Pictures(found["outside"], (*own,), found["not_compared"].get(family, ""))
             for family, own in kinds.items()
         }
 
+    return _read("images", name, convert)
+
 
 @functools.cache
 def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
     """Family to its cell in a scenario that ``tools/measure_solo.py`` measures."""
-    file = store.folder().parent / "solo" / f"{release.replace(' ', '-')}.json"
-    if not file.exists():
-        return {}
-    with store.reading(file):
-        found = json.loads(file.read_bytes())
-        needs, details, details_after = (
-            found.get(part, {}).get(scenario, {})
-            for part in ("needs", "details_without", "details_with")
-        )
-        # A crash that the patches turn into wrong text is worse.
-        details |= details_after
+
+    def convert(found: Found) -> dict[str, HeldCell]:
+        parts = ("needs", "details_without", "details_with")
+        needs, before, after = (found.get(part, {}).get(scenario, {}) for part in parts)
+        details = before | after  # a crash that the patches turn into wrong text is worse
         return {
             family: HeldCell(
                 scenario,
@@ -300,6 +292,8 @@ def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
             )
             for family, pair in _pairs(found, scenario).items()
         }
+
+    return _read("solo", release, convert)
 
 
 def _cells(found: Mapping[str, Any], kind: str) -> tuple[HeldCell, ...]:
