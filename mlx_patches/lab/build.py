@@ -202,7 +202,6 @@ def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
 
 
 def _shrunk_inner(module: ModuleType, config: Config) -> Config:
-    """The user's text config, shrunk by the config class of its text model."""
     inner = _inner_modules(module)
     # If a wrapper has several models, the config selects one.
     named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]

@@ -63,7 +63,10 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    kinds = [kind for kind in _kinds(family) if kind in transformers.CONFIG_MAPPING]
+    models = remapping(f"{family.package}.models")
+    others = [kind for kind, name in models.items() if name == family.name]
+    kinds = list(dict.fromkeys((family.name, *others)))
+    kinds = [kind for kind in kinds if kind in transformers.CONFIG_MAPPING]
     outside = f"transformers {transformers.__version__}"
     if not kinds:
         yield NAME, Cell(NOT_APPLICABLE, f"{outside} has no model type {family.name}")
@@ -86,13 +89,6 @@ def summary(found: Sequence[Cell], outside: str) -> Cell:
     return Cell(
         worst, f"against {outside}: {detail}", max((c.figure or 0.0 for c in found), default=None)
     )
-
-
-def _kinds(family: Family) -> list[str]:
-    """The model types that the release loads as this family, its own name first."""
-    models = remapping(f"{family.package}.models")
-    others = [kind for kind, name in models.items() if name == family.name]
-    return list(dict.fromkeys((family.name, *others)))
 
 
 def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:

@@ -13,7 +13,7 @@ from .families import source_files
 
 Config = dict[str, Any]
 # Some rope types change at this position: the scenarios' prompts are on both sides of it.
-_ORIGINAL = 8
+_ORIGINAL = {"original_max_position_embeddings": 8}
 # Half of the lab's head width: one factor per pair of rotated dimensions.
 _PAIRS = 16
 
@@ -65,22 +65,24 @@ def _without_windows(config: Config) -> Config:
 
 # More layers than a small config has.
 _ALL = 64
+# Experts in every layer.
+_SPARSE = {"enable_moe_block": True, "first_k_dense_replace": 0, "mlp_only_layers": []}
+_EXPERTS = {
+    **_SPARSE,
+    **dict.fromkeys(("n_routed_experts", "num_experts", "num_local_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "top_k_experts"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_intermediate_size"), 32),
+}
 
 VARIANTS: dict[str, Variant] = {
     "linear": _rope("linear", factor=2.0),
     "dynamic": _rope("dynamic", factor=2.0, alpha=2.0),
-    "llama3": _rope(
-        "llama3",
-        factor=2.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_position_embeddings=_ORIGINAL,
-    ),
-    "yarn": _rope("yarn", factor=4.0, original_max_position_embeddings=_ORIGINAL),
+    "llama3": _rope("llama3", factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0, **_ORIGINAL),
+    "yarn": _rope("yarn", factor=4.0, **_ORIGINAL),
     "longrope": _rope(
         "longrope",
         factor=4.0,
-        original_max_position_embeddings=_ORIGINAL,
+        **_ORIGINAL,
         short_factor=[1.0 + pair / _PAIRS for pair in range(_PAIRS)],
         long_factor=[4.0 + 4 * pair / _PAIRS for pair in range(_PAIRS)],
     ),
@@ -90,22 +92,7 @@ VARIANTS: dict[str, Variant] = {
     "untied": _values(tie_word_embeddings=False),
     "sinks": _values(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=True),
     "dense": _values(first_k_dense_replace=_ALL, mlp_only_layers=list(range(_ALL))),
-    "experts": Variant(
-        ("enable_moe_block", "first_k_dense_replace", "mlp_only_layers", "num_local_experts"),
-        lambda config: {
-            **config,
-            "enable_moe_block": True,
-            "first_k_dense_replace": 0,
-            "mlp_only_layers": [],
-            "n_routed_experts": 4,
-            "num_experts": 4,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "top_k_experts": 2,
-            "moe_intermediate_size": 32,
-            "shared_intermediate_size": 32,
-        },
-    ),
+    "experts": Variant((*_SPARSE, "num_local_experts"), lambda config: config | _EXPERTS),
 }
 
 

@@ -205,10 +205,8 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
     flat = channels * side**2
     grid = {"image_grid_thw": mx.array([[1, high, wide]])}
     by_height = {"image_grid_hws": mx.array([[high, wide]])}
-    padded = {
-        "spatial_shapes": mx.array([[high, wide]]),
-        "pixel_attention_mask": mx.ones((1, count), mx.int32),
-    }
+    shapes = {"spatial_shapes": mx.array([[high, wide]])}
+    padded = shapes | {"pixel_attention_mask": mx.ones((1, count), mx.int32)}
     size = {"image_sizes": mx.array([[edge, edge]])}
     mask = {"pixel_attention_mask": mx.ones((1, 1, edge, edge), mx.bool_)}
     # A form's name, the shape of its pixels, its other inputs, and the axis of images.

@@ -21,6 +21,8 @@ from . import NotApplicable, Result
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64}
 SIZES |= {"rms_norm_eps": 1e-5, "max_position_embeddings": 512}
+# Llama 3's scaling, without its factor and its original length.
+LLAMA3: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def require_names(owner: Any, *names: str) -> None:
@@ -154,10 +156,8 @@ def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **o
         "input_ids": [list(rest) for rest in rests],
         "max_tokens": [4] * len(rests),
         "inputs_embeds": mx.zeros((len(rests), max(map(len, rests)), 2)),
-        "prompt_kwargs": {},
-        "warm_cache": [],
     }
-    return kind(model=model, **given | options)
+    return kind(model=model, **{"prompt_kwargs": {}, "warm_cache": [], **given, **options})
 
 
 def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
@@ -233,20 +233,10 @@ BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "m
 
 
 def make_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": list(headers),
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
+    http = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http"}
+    place = {"path": path, "raw_path": path.encode(), "root_path": "", "query_string": b""}
+    ends = {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
+    return {**http, **place, **ends, "method": method, "headers": list(headers)}
 
 
 async def read_body(kind: Any, endpoint: str, body: Any, receive: Any = None) -> Any:

@@ -7,21 +7,11 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-_OPTIONS: dict[str, Any] = {
-    "model": None,
-    "adapter_path": None,
-    "draft_model": None,
-    "num_draft_tokens": 3,
-    "max_tokens": 64,
-    "temp": 0.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "kv_bits": None,
-    "allowed_origins": "*",
-    "chat_template_args": {},
-    "prompt_cache_bytes": None,
-}
+_UNSET = ("model", "adapter_path", "draft_model", "kv_bits", "prompt_cache_bytes")
+_SAMPLING = {"temp": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_OPTIONS: dict[str, Any] = dict.fromkeys(_UNSET) | _SAMPLING
+_OPTIONS |= {"num_draft_tokens": 3, "max_tokens": 64}
+_OPTIONS |= {"allowed_origins": "*", "chat_template_args": {}}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 

@@ -39,7 +39,6 @@ class Server:
         raise RuntimeError(f"no answer in {_STEPS} steps")
 
     def add(self, prompt: list[int] | str, **settings: Any) -> str:
-        """Add a request; returns its id."""
         self._count += 1
         settings = {"max_tokens": _TOKENS, "temperature": 0.0} | settings
         self.request = self._requests.Request(

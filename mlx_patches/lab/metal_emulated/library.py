@@ -41,7 +41,6 @@ def missing() -> str:
 
 
 def load(text: str, name: str) -> Any:
-    """Compile a kernel's C++ and load its function ``emulated``."""
     if reason := missing():
         raise NotRun(reason)
     command = [str(compiler()), *FLAGS]

@@ -3,16 +3,10 @@
 from typing import Any
 
 from ....core.distributions import source_file
-from ....probes.kit import SIZES, Result, Target, import_module
+from ....probes.kit import LLAMA3, SIZES, Result, Target, import_module
 
 LONG = SIZES | {"max_position_embeddings": 131072, "tie_word_embeddings": True}
-SCALING: dict[str, Any] = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+SCALING = LLAMA3 | {"factor": 8.0, "original_max_position_embeddings": 8192}
 THETA = 500000.0
 FLAT: dict[str, Any] = {"rope_theta": THETA, "rope_scaling": SCALING}
 NESTED: dict[str, Any] = {"rope_parameters": {"rope_theta": THETA, **SCALING}}

@@ -5,6 +5,7 @@ import inspect
 from typing import Any
 
 from ....probes.kit import (
+    LLAMA3,
     NotApplicable,
     Result,
     Target,
@@ -18,12 +19,9 @@ from ....probes.kit import (
 
 FACTOR, PLACE = 2, 3
 # Every wavelength exceeds the original context, so all positions are divided by the factor.
-SCALING = {
-    "rope_type": "llama3",
+SCALING = LLAMA3 | {
     "type": "llama3",
     "factor": float(FACTOR),
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 1,
 }
 TOLERANCE = 1e-5
