@@ -52,7 +52,7 @@ def start(
     watched = [*DISTRIBUTIONS]
     if starts(sys.orig_argv, [*FRONTS], [*FRONTS.values()]):
         watched.append("starlette")  # this process checks the requests
-    _watcher = Watcher(watched, _first_import, strict())
+    _watcher = Watcher(watched, lambda module: None if _stopped else _apply(), strict())
     _watcher.install()
     if any(name in sys.modules for name in watched):
         _apply()
@@ -76,11 +76,6 @@ def stop() -> None:
     _stopped = True
     if _watcher is not None:
         _watcher.uninstall()
-
-
-def _first_import(module: ModuleType) -> None:
-    if not _stopped:
-        _apply()
 
 
 def _warn_of_junk() -> None:

@@ -181,10 +181,9 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many families are wrong with images in a batch."""
     measured = [one for one in verdicts if one.measured.images]
     wrong = [one for one in measured if any("r" in cell.pair for cell in one.measured.images)]
-    if not wrong:
-        return ""
     still = sum(any(words.is_red(cell.pair) for cell in one.measured.images) for one in wrong)
-    return f"; images in a batch: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
+    text = f"; images in a batch: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
+    return text if wrong else ""
 
 
 def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
@@ -192,9 +191,8 @@ def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
     released = PatchState(False, frozenset(id_ for one in verdicts for id_ in one.patches))
     wrong = [one for one in verdicts if one.is_wrong_solo(released)]
     still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
-    if not wrong:
-        return ""
-    return f"; single requests: wrong in {len(wrong)} of {len(verdicts)}{with_patches(still)}"
+    text = f"; single requests: wrong in {len(wrong)} of {len(verdicts)}{with_patches(still)}"
+    return text if wrong else ""
 
 
 def _effects_of(verdicts: Sequence[ModelVerdict], solo: int) -> str:

@@ -17,6 +17,9 @@ from .record import Record
 Function = Callable[..., Any]
 
 
+_compile = functools.cache(compile)
+
+
 class Parameters:
     """The parameters of a released function."""
 
@@ -92,14 +95,9 @@ class Parameters:
         name = self.name if self.name.isidentifier() else "call"
         scope = {f"_default_{key}": value for key, value in self.defaults.items()}
         scope |= {**names, "__name__": owner.__module__}
-        exec(_compile(f"def {name}({self.declare()}): {body}"), scope)
+        exec(_compile(f"def {name}({self.declare()}): {body}", f"<{__name__}>", "exec"), scope)
         compiled: Function = scope[name]
         return compiled
-
-
-@functools.cache
-def _compile(source: str) -> CodeType:
-    return compile(source, "<mlx_patches.core.calls>", "exec")
 
 
 class ByName(Record):

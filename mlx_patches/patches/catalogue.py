@@ -15,7 +15,6 @@ DECLARATIONS = Path(__file__).parent / "declarations.json"
 
 
 def builtin() -> Registry:
-    """A registry of the built-in patches."""
     try:
         rows = json.loads(read_packaged(DECLARATIONS))
         [row["place"] for row in rows.values()]

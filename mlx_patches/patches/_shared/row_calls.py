@@ -91,7 +91,6 @@ def accepts_deltas(call: Callable[..., Any]) -> bool:
 def slice_call(
     bound: inspect.BoundArguments, part: RowPart, cache: Sequence[Any]
 ) -> inspect.BoundArguments:
-    """Slice a batch's call to one row, with the row's caches."""
     own = OrderedDict(
         (name, slice_argument(name, value, part)) for name, value in bound.arguments.items()
     )

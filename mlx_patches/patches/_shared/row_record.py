@@ -208,7 +208,6 @@ def save_prompt_cache(
 def load_prompt_cache(
     original: Callable[..., Any], file_name: str, return_metadata: bool = False
 ) -> Any:
-    """Load the caches, with their records from the file's metadata."""
     return load_entry(original, file_name, return_metadata, RECORD, set_records)
 
 

@@ -46,7 +46,6 @@ def lfm2(params: Params) -> Params:
 
 
 def nemotron_h(params: Params) -> Params:
-    """The content of a Nemotron-H config, with its pattern and number of layers."""
     pattern: Any = params.get("hybrid_override_pattern")
     kinds = params.get("layers_block_type") or params.get("layer_types")
     if pattern is None and kinds:

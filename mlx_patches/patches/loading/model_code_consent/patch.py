@@ -181,7 +181,6 @@ def _is_allowed() -> bool:
 
 
 def refuse(model: Any, file: Any) -> None:
-    """Raise an error that names the file and how to consent."""
     # Both are untrusted text: an ``auto_map`` may name another model.
     file, model = repr(str(file)[:_SHOWN]), repr(str(model)[-_SHOWN:])
     logger.warning("mlx_patches: %s of the model %s was not run", file, model)

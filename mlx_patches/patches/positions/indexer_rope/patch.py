@@ -16,7 +16,6 @@ from ....core.verbs import Patch, after, family
 
 
 def set_rope_layout(indexer: Any, config: Any, /) -> None:
-    """Set which dimensions an indexer's RoPE pairs, by its config."""
     if is_paired_by_halves(config):
         indexer.rope.traditional = False
 
