@@ -19,7 +19,6 @@ _MODULES = {"omlx": ("omlx.boundary_snapshots.patch",)}
 
 
 def contributions(installed: Callable[[str], object]) -> Iterator[Contribution]:
-    """The patches of the hosts that ``installed`` finds."""
     for host, modules in _MODULES.items():
         if installed(host) is not None:
             for name in modules:

@@ -263,7 +263,6 @@ class Session:
         return entries
 
     def _profile(self, name: str | None, named: bool) -> profiles.Profile | None:
-        """The requested profile; None if patches or models are named instead."""
         if name is None:
             return None if named else self._choose(settings.profile() or profiles.DEFAULT)
         if named:

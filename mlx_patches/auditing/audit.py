@@ -243,9 +243,8 @@ class Audit:
             "python": platform.python_version(),
             "platform": platform.platform(),
             **fields(self, "environment", "active", "host", "unaudited", "unmeasured"),
-            "measured": dict(zip(("device", "dtype"), self.measured, strict=True))
-            if self.measured
-            else None,
+            "measured": self.measured
+            and dict(zip(("device", "dtype"), self.measured, strict=True)),
             "verdicts": [one.as_dict(here, cells) for one in self.verdicts],
             "distributions": [
                 fields(one, "name", "version", "commit", "editable") for one in self.distributions

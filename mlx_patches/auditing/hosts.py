@@ -80,7 +80,6 @@ def report(
     outcomes: Sequence[Outcome],
     limited_to: str = "",
 ) -> HostReport:
-    """The audit's findings for a host."""
     if host is None:
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""

@@ -249,7 +249,6 @@ class Attribute(property):
 
 
 def may_return_none(function: Any) -> bool:
-    """Whether the return annotation of a patch's function allows None."""
     return "None" in str(getattr(function, "__annotations__", {}).get("return", ""))
 
 

@@ -215,7 +215,6 @@ class Site:
                 chain.composition = self._composition(chain, index, composed)
 
     def _composition(self, chain: Chain, index: int, composed: Composed) -> Composition:
-        """The composition that the chain of one accessor runs."""
         layers = composed.layers
         steps: list[Step] = []
         below = chain.entered

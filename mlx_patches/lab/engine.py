@@ -217,7 +217,6 @@ _dimensions: dict[Family, int] = {}
 
 @cache
 def _hands_positions(family: Family) -> bool:
-    """Whether the family's embedding code returns position ids with the embeddings."""
     nodes = ast.walk(_embedding(family))
     return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
 

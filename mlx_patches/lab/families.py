@@ -44,7 +44,6 @@ def _files(entry: Path) -> list[Path]:
 
 
 def models_folder(distribution: str) -> Path | None:
-    """The models folder of a distribution; None if it is not installed."""
     root = source_file(package_of(distribution))
     return root.parent / "models" if root else None
 

@@ -54,7 +54,6 @@ class Row:
 
 
 def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
-    """A text row and a row with an image in its prompt, of equal length."""
     text = rows_of(model, [max(LENGTHS)])[0]
     image = row_with_image(model, max(LENGTHS), (2, 2))
     return [image, text] if image_first else [text, image]
@@ -87,7 +86,6 @@ def rows_of(
 
 
 def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed the next ``count`` tokens of each row in one call."""
     places = [range(row.fed, row.fed + count) for row in rows] if count > 1 else None
     new = rows[0].fed == 0
     logits = _call(model, rows, [row.take(count) for row in rows], cache, places, new)

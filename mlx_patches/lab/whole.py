@@ -152,7 +152,6 @@ def _whole_config(
     text: Any,
     vision: Any,
 ) -> Any:
-    """The config of a whole model of this name, with those of its two parts."""
     outer = build.find(module, "ModelConfig")
     kind = build.find(module, overrides.get("whole-class", "ModelConfig"))
     fields = {field.name for field in dataclasses.fields(kind)}

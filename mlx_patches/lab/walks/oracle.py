@@ -112,7 +112,6 @@ def _chunk_sizes(model: LabModel, options: Mapping[str, int], row: Row) -> list[
 
 
 def quantize_layers(cache: Sequence[Any]) -> list[Any]:
-    """A row's cache with its plain layers quantized to 8 bits."""
     return [
         layer.to_quantized(group_size=engine.GROUP, bits=8)
         if type(layer).__name__ == "KVCache" and layer.keys is not None

@@ -168,7 +168,6 @@ def refresh_padding_flag(cache: Any) -> Any:
 
 
 def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:
-    """Apply ``function`` to the trees' corresponding arrays, and return the tree of results."""
     from mlx.utils import tree_map
 
     return tree_map(function, *trees)

@@ -13,7 +13,6 @@ FIELDS: ContextVar[Mapping[str, Any]] = ContextVar("mlx_patches_fields")
 
 
 def read_number(name: str) -> Any:
-    """A number among the fields; None if there is none, or no request."""
     value = FIELDS.get({}).get(name)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 

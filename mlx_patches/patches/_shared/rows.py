@@ -109,7 +109,6 @@ def make_solo(layer: Any) -> Any:
 
 
 def make_empty_row(layer: Any) -> Any:
-    """An empty solo cache for one row of this batch cache."""
     if hasattr(layer, "max_size"):
         return find_class(layer, "RotatingKVCache")(layer.max_size)
     return copy_empty(layer, find_class(layer, "KVCache")())

@@ -201,7 +201,6 @@ def save_windows(done: bool, /, c: Any, prefix: str, arrays: Any) -> bool:
 def load_windows(
     cache: Any, /, path: Any, tensor_entries: Any, data_start: Any, prefix: str, eval_targets: Any
 ) -> Any:
-    """A cache from a file of the prefix cache, with its last windows."""
     entries = [tensor_entries.get(name) for name in _names(prefix)]
     if hasattr(cache, "buf_kv") and all(entries):
         read_tensor = sys.modules["mlx_vlm.apc"]._read_safetensors_tensor

@@ -9,34 +9,29 @@ stores it.
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Factory, Patch, Target, define, result
+from ....core.verbs import Attribute, Patch, Target, define, result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
 _TURBO = "mlx_vlm.turboquant"
 
 
-def read_through_handle(name: str) -> Factory:
-    """Factory of an added attribute that returns a new handle at each read."""
-
-    def read(instance: Any) -> Any:
-        try:
-            value = instance.__dict__[name]
-            # None is common: a recurrent cache has no padding most of the time.
-            return None if value is None else value.__copy__()
-        except (AttributeError, KeyError):  # an int, or not set yet
-            return read_stored(instance, name)
-
-    return lambda original: Attribute(name, read, guarded=False)
-
-
 def _read_anew(
     module: str, cls: str, attribute: str, methods: tuple[str, ...]
 ) -> tuple[Target, ...]:
-    """The target that adds an attribute to a class; ``methods`` change it in place."""
+    """The target that adds an attribute, whose reads return new handles; ``methods`` change it."""
+
+    def read(instance: Any) -> Any:
+        try:
+            value = instance.__dict__[attribute]
+            # None is common: a recurrent cache has no padding most of the time.
+            return None if value is None else value.__copy__()
+        except (AttributeError, KeyError):  # an int, or not set yet
+            return read_stored(instance, attribute)
+
     return define(
         f"{module}:{cls}.{attribute}",
-        read_through_handle(attribute),
+        lambda original: Attribute(attribute, read, guarded=False),
         fingerprint_of=tuple(f"{cls}.{method}" for method in methods),
         defines_new_attribute=True,
     )

@@ -61,7 +61,6 @@ def drop_scalar_padding(batch: Any, /) -> Any:
 
 
 def restore_class(row: Any, batch: Any, /) -> Any:
-    """An extracted row as a cache of the batch's class."""
     return row if type(row) is type(batch) else copy_as_row(batch, row.cache)
 
 

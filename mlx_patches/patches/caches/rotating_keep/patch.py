@@ -167,7 +167,6 @@ def adopt_keep(cache: Any, other: Any, /) -> None:
 
 
 def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
-    """The caches of a generator's new row, one per layer, with ``keep``."""
     return set_keep(caches, generator.model, generator.max_kv_size)
 
 

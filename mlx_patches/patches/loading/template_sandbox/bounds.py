@@ -152,7 +152,6 @@ def check_format(text: str, sizes: Iterable[int]) -> None:
 
 
 def check_operation(operator: str, left: Any, right: Any) -> None:
-    """Refuse an operation whose result would be too large."""
     limit = budget().text
     if operator == "*":
         for many, times in ((left, right), (right, left)):

@@ -300,6 +300,8 @@ def store_deltas(record_cache: Any, deltas: Any, rows: int) -> None:
             update_record(record_cache, deltas=deltas)
 
 
+_KINDS = ("BatchKVCache", "BatchRotatingKVCache", "ArraysCache")
+
 PATCH = Patch(
     id="rope-deltas",
     targets=(
@@ -313,12 +315,8 @@ PATCH = Patch(
             vlm_family(" ".join(kept_deltas.FAMILIES), "LanguageModel.__call__"),
             kept_deltas.call_with_deltas,
         ),
-        *(
-            target
-            for distribution in ("mlx-lm", "mlx-vlm")  # mlx-vlm's models use either's caches
-            for target in cache_targets(
-                distribution, "BatchKVCache", "BatchRotatingKVCache", "ArraysCache"
-            )
-        ),
+        # mlx-vlm's models use either's caches.
+        *cache_targets("mlx-lm", *_KINDS),
+        *cache_targets("mlx-vlm", *_KINDS),
     ),
 )

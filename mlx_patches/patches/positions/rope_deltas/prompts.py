@@ -61,7 +61,6 @@ class RowPrompt(NamedTuple):
         return len(self.prompt.tokens) // _SIZE - self.skipped
 
     def tokens(self, start: int, end: int) -> bytes:
-        """Its tokens from ``start`` to ``end``, or to its own end."""
         first = self.skipped + start
         return self.prompt.tokens[first * _SIZE : (self.skipped + end) * _SIZE]
 

@@ -50,7 +50,6 @@ def scaling_of(params: Any) -> dict[str, Any] | None:
 
 
 def scale_rope(attention: Any, config: Any, /) -> None:
-    """Replace a layer's plain RoPE by the scaled one of its config."""
     scaling = getattr(config, _KEPT, None)
     # If the sliding layers have a separate base, the scaling applies only to the full layers.
     if scaling is None or (
