@@ -362,7 +362,6 @@ def _probe_family(name: str) -> Rows:
 
 
 def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
-    """One row for each target, with the results without the patches and with them."""
     after = {row["target"]: row for row in with_}
     nothing = {"verdict": "n/a", "detail": "did not run"}
     return [

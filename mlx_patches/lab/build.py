@@ -246,7 +246,6 @@ def _lm_model(
 def _vlm_model(
     family: Family, config: Config | None, overrides: Config, change: Edit, read: bool
 ) -> tuple[Any, Config]:
-    """An mlx-vlm language model, from its text config and in some families the whole config."""
     module = family.module()
     language = find(module, "LanguageModel")
     text, small = text_config(module, config, overrides, change, read)

@@ -33,7 +33,6 @@ PROMPT = "abc hag, fa"
 
 
 def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
-    """Yield a name and a cell for each sampler setting, then for the server."""
     generate = importlib.import_module(f"{package_of(distribution)}.generate")
     make = getattr(generate, "make_sampler", None)
     if make is None:

@@ -28,7 +28,6 @@ CUT = "\ufffd"
 
 
 def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
-    """A name and a cell for each kind of tokenizer and each sort of tokens."""
     right: Decode | None = None
     for name, kind in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -125,7 +125,6 @@ def _has_no_target(patch: Patch, target: Target) -> bool:
 
 
 def _declaration(patch: Patch, target: Target) -> str:
-    """The file and line that declare a target of a contributed patch."""
     file = distributions.source_file(patch.module) if patch.module else None
     line = distributions.line_of(file, target.name) if file else 0
     return f"{file}:{line}" if line else patch.id

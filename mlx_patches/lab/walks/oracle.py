@@ -54,7 +54,6 @@ def _compare(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequ
 
 
 def _at_once(model: LabModel, row: Row) -> list[Any]:
-    """The logits of the row's tokens, from a single call."""
     text = row.whole + row.tokens[:-1]
     engine.forget(model)
     places = [range(len(text))] if len(text) > 1 else None
