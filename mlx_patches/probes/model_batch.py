@@ -83,7 +83,7 @@ def feed_chunks(model: Any, cache: Any, table: Sequence[Sequence[int]], size: in
 
 
 def decode_steps(model: Any, cache: Any, outputs: list[list[Any]]) -> list[list[Any]]:
-    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
+    """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``outputs``."""
     for step in range(_STEPS):
         out = model.call([[step + 1]] * len(outputs), cache)
         for row, logits in enumerate(out):
