@@ -489,7 +489,7 @@ def lab(**given: Any) -> None:
         for line in () if options.as_json else one.lines():
             click.echo(line)
 
-    if options.server or options.url or options.write_model:
+    if any(given[name] is not None for name in ("server", "url", "write_model")):
         from .lab.server import command
 
         own = "models config weights dtype variant device reference every_patch"
@@ -755,6 +755,12 @@ def _run(arguments: list[str] | None) -> int | str | None:
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        text = f"{error.filename}: cannot be used ({error.strerror}); give another path"
+        click.echo(f"mlx-patches: {printable(text)}", err=True)
         return 2
     return code if isinstance(code, int) else 0
 

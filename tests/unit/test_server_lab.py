@@ -284,6 +284,25 @@ def test_model_is_written_without_mlx(tmp_path):
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
 
 
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (["--write-model", "{}/file/model"], "file/model: cannot be used (Not a directory)"),
+        (
+            ["--server", "x {model} {port}", "--out", "{}/no/rows"],
+            "rows: cannot be used (No such",
+        ),
+        (["--server", ""], "--server: the command needs {model} and {port}"),
+    ],
+)
+def test_bad_server_options_are_one_line(tmp_path, capsys, option, problem):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["lab", *(one.replace("{}", str(tmp_path)) for one in option)])
+    text = capsys.readouterr().err
+    assert (ended.value.code, text.count("\n")) == (2, 1) and problem in text
+
+
 def test_folder_is_the_same_every_time(tmp_path):
     for name in "ab":
         folder.save(tmp_path / name, Language())
