@@ -9,6 +9,7 @@ from pathlib import Path
 
 from release_sets import ROOT
 
+from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
@@ -65,7 +66,7 @@ def text() -> str:
 
 
 def write() -> None:
-    catalogue.DECLARATIONS.write_text(text())
+    write_whole(catalogue.DECLARATIONS, text())
 
 
 def check_probes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,15 @@ def lock() -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a tool; a file that cannot be written, such as on a full disk, ends it with one line."""
+    try:
+        main()
+    except OSError as error:
+        why = f"{error.filename or FOLDER}: {error.strerror}; its content is as it was"
+        raise SystemExit(f"{why}. Make room, and measure again") from None
 
 
 def read(file: Path) -> Any:

@@ -21,6 +21,7 @@ from release_sets import ROOT
 
 from mlx_patches import report
 from mlx_patches.auditing import recommend
+from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import outside, store, words
 from mlx_patches.evidence.store import cell_pairs
@@ -35,8 +36,8 @@ SHOWN_MODULES = 3  # how many modules a line of the findings names
 
 def write(evidence: list[dict[str, Any]]) -> None:
     """Write the page of findings, and the summary inside the package."""
-    FINDINGS.write_text(findings(evidence))
-    recommend.SUMMARY.write_text(json.dumps(summary(evidence), indent=1) + "\n")
+    write_whole(FINDINGS, findings(evidence))
+    write_whole(recommend.SUMMARY, json.dumps(summary(evidence), indent=1) + "\n")
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:

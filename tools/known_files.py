@@ -15,6 +15,7 @@ import release_sets
 from release_sets import ReleaseSet
 
 from mlx_patches.core import known_files
+from mlx_patches.core.files import write as write_whole
 
 # Runs in a set's environment.
 DESCRIBE = """
@@ -42,7 +43,7 @@ def main() -> None:
     rows = {row for text in found for row in text.splitlines()}
     for row in rows:
         json.loads(row.partition(" ")[2])
-    known_files.TABLE.write_text("".join(f"{row}\n" for row in sorted(rows)))
+    write_whole(known_files.TABLE, "".join(f"{row}\n" for row in sorted(rows)))
     print(f"{len(rows)} files of {len(found)} release sets")
 
 

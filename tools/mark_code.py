@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mlx_patches.auditing.modules import metal_branches, modules_of
 from mlx_patches.core import distributions
+from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from mlx_patches.evidence import code, store
 from mlx_patches.lab.families import families
@@ -36,13 +37,13 @@ def main() -> None:
             metal[name] = marks(package, distribution)
             add(table, name, package, evidence["without"])
     rows = [f"{json.dumps(name)}: {json.dumps(metal[name])}" for name in sorted(metal)]
-    store.METAL.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    write_whole(store.METAL, "{\n" + ",\n".join(rows) + "\n}\n")
     rows = [
         f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}"
         for name, one in sorted(table["modules"].items())
     ]
     facts = ",\n".join(f'"{name}": {json.dumps(table[name])}' for name in ("sets", "releases"))
-    code.TABLE.write_text("{" + facts + ',\n"modules": {\n' + ",\n".join(rows) + "\n}}\n")
+    write_whole(code.TABLE, "{" + facts + ',\n"modules": {\n' + ",\n".join(rows) + "\n}}\n")
 
 
 def marks(package: str, distribution: str) -> dict[str, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from patch_evidence import Evidence
 from release_sets import ROOT
 
+from mlx_patches.core.files import write as write_whole
 from mlx_patches.matrix.matrix import COMPILED, FORMAT, CompatMatrix
 from mlx_patches.matrix.ranges import BrokenSet, Warned
 from mlx_patches.patches import catalogue
@@ -54,8 +55,8 @@ WARNINGS = """
 def write() -> None:
     """Write compat_matrix.yaml and the package's compiled form."""
     content = document()
-    MATRIX.write_text(yaml_text(content))
-    COMPILED.write_text(compile_text(content))
+    write_whole(MATRIX, yaml_text(content))
+    write_whole(COMPILED, compile_text(content))
 
 
 def load() -> CompatMatrix:

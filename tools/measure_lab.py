@@ -31,6 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import evidence_file
 import findings
 import lab_evidence
 import release_sets
@@ -304,4 +305,4 @@ class Lab(NamedTuple):
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

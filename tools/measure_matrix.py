@@ -273,4 +273,4 @@ def child(
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -27,6 +27,8 @@ import release_sets
 from packaging.version import Version
 from release_sets import ReleaseSet
 
+from mlx_patches.core.files import write as write_whole
+
 SETS = release_sets.HERE / "release_sets.toml"
 WATCHED = release_sets.HERE / "watched.toml"
 
@@ -43,10 +45,10 @@ def main() -> None:
         sys.exit(
             f"the clock says {today}, but a set is of {last}: set the clock; nothing was added"
         )
-    SETS.write_text(with_sets(SETS.read_text(), added, again, today))
+    write_whole(SETS, with_sets(SETS.read_text(), added, again, today))
     for name, version in newer.items():
         old = WATCHED.read_text()
-        WATCHED.write_text(old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
+        write_whole(WATCHED, old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
     said = [*added, *(f"{name} {version}" for name, version in newer.items())]
     print("\n".join(said) or "nothing new")
     if output := os.environ.get("GITHUB_OUTPUT"):

@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import declarations
 import evidence_file
+import findings
 import lab_evidence
+import matrix_file
 import measure_lab
 import measure_matrix
 import new_releases
@@ -173,9 +176,20 @@ def test_full_disk(evidence, monkeypatch):
     monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(OSError, match="No space left"):
         measure_patch()
-    with pytest.raises(OSError, match="No space left"):
-        lab_evidence.save(ONE, {"set": ONE.name})
+    with pytest.raises(SystemExit, match="No space left on device; its content is as it was"):
+        evidence_file.run(lambda: lab_evidence.save(ONE, {"set": ONE.name}))
     assert evidence() == before
+
+
+def test_generated_files_are_replaced_whole(monkeypatch):
+    files = (catalogue.DECLARATIONS, matrix_file.MATRIX, findings.FINDINGS)
+    before = [file.read_text() for file in files]
+    monkeypatch.setattr(os, "replace", full_disk)
+    monkeypatch.setattr(findings, "findings", lambda evidence: "cut")
+    for write in (declarations.write, matrix_file.write, lambda: findings.write([])):
+        with pytest.raises(OSError, match="No space left"):
+            write()
+    assert [file.read_text() for file in files] == before
 
 
 def test_lab_of_which_another_wrote_the_evidence(evidence, monkeypatch):
