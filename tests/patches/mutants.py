@@ -124,7 +124,10 @@ SIMPLE: dict[str, dict[str, object]] = {
         "join_parts": FromOld(lambda join: lambda parts: join(parts[-1:])),
     },
     "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
-    "vllm-simple-hang-up": {"end_with_client": lambda sampler: sampler},
+    "vllm-simple-hang-up": {
+        "end_with_client": lambda sampler: sampler,
+        "let_others_run": lambda outputs: outputs,
+    },
     "vllm-simple-busy": {
         "answer_busy": lambda slot: slot,
         "report_error": lambda generator, terminal_frame: generator,

@@ -61,7 +61,7 @@ CONSTANT: dict[str, str] = {
     "vllm-messages-stop": "replaces a word in each event of a stream",
     "vllm-processor-failure": "checks each processor of a request once per token",
     "vllm-stream-end": "makes one empty object at the end of a stream",
-    "vllm-simple-hang-up": "checks a flag once per token",
+    "vllm-simple-hang-up": "checks a flag and lets other tasks run, once per token",
     "vllm-simple-busy": "makes one object per request; passes on each chunk",
     "vllm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "generator-stream": "saves and restores a thread's default stream for each token",

@@ -2,16 +2,21 @@
 
 Why: Each answer that is not streamed is one call in the engine's thread. If its client hangs up,
     the server cancels the request, but the call generates up to ``max_tokens``, and the engine is
-    busy until then.
+    busy until then. vllm-mlx 0.4.1 generates completions in the thread of the server, which sees
+    nothing else meanwhile.
 How: The call ends with its request: its sampler raises an error at the next token. The engine
-    itself has such a switch for its streams, from vllm-mlx 0.2.9 on.
-Upstream: Not fixed in vllm-mlx 0.6.0. Answers about images are still generated to their end.
+    itself has such a switch for its streams, from vllm-mlx 0.2.9 on. After each token of a
+    completion, the server's other tasks run.
+Upstream: Not fixed in vllm-mlx 0.6.0, except for completions. Answers about images are still
+    generated to their end.
 Retire when: A cancelled request ends its call.
 """
 
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
@@ -59,6 +64,14 @@ def end_with_client(sampler: Function) -> Function:
     return sample
 
 
+async def let_others_run(outputs: Any) -> AsyncIterator[Any]:
+    """Yield the outputs of a completion, and let the server run after each."""
+    async with aclosing(outputs):
+        async for output in outputs:
+            yield output
+            await asyncio.sleep(0)
+
+
 PATCH = Patch(
     id="vllm-simple-hang-up",
     severity="feature",
@@ -67,5 +80,6 @@ PATCH = Patch(
     targets=(
         *wrap(f"{SIMPLE}._run_blocking_serialized", run),
         *result("vllm_mlx.models.llm:MLXLanguageModel._create_sampler", end_with_client),
+        *result(f"{SIMPLE}._stream_generate_impl", let_others_run),
     ),
 )
