@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -234,6 +236,25 @@ def test_process_group_is_gone_afterwards(script, tmp_path):
     while process.is_running(child) and time.monotonic() < end:
         time.sleep(0.05)
     assert not process.is_running(child)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux reports it")
+@pytest.mark.parametrize(
+    ("code", "least", "most"), [("while 1: pass", 0.8, 2), ("input()", 0, 0.2)]
+)
+def test_demand_of_a_busy_server(code, least, most):
+    command = [sys.executable, "-c", f"print(flush=True)\n{code}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen(command, start_new_session=True, **pipes)
+    try:
+        server = Process("", "", group=child.pid)
+        child.stdout.readline()
+        before = server.demand()
+        time.sleep(1)
+        assert least <= server.demand() - before <= most
+    finally:
+        child.kill()
+        child.wait()
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,11 @@ def hang_up(place: Place, stream: bool, seed: bool) -> str | None:
     used = 0.0
     # Servers look for the client now and then; one that does not is busy much longer.
     for _ in range(5):
-        before = place.process.cpu()
+        before = place.process.demand()
         time.sleep(1.0)
-        after = place.process.cpu()
+        after = place.process.demand()
         if before is None or after is None:
             return None
-        if (used := after - before) <= 0.2:
+        if (used := after - before) <= 0.5:
             return ""
-    return f"{used:.1f} s of CPU in the fifth second after the client hung up"
+    return f"busy for {used:.1f} s of the fifth second after the client hung up"

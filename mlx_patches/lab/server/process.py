@@ -40,18 +40,19 @@ class Process:
         """Whether the server's first process runs; a server that is not ours is taken to."""
         return not self.group or is_running(self.group)
 
-    def cpu(self) -> float | None:
-        """CPU seconds of the server's session; None if the system does not report them."""
-        if not self.group or not Path("/proc/self/stat").exists():
+    def demand(self) -> float | None:
+        """Seconds for which the server's threads ran or waited for a CPU; None if not reported."""
+        if not self.group or not Path("/proc/self/schedstat").exists():
             return None
-        ticks = 0
+        demand = 0
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # the process has ended meanwhile
                 # The command's name, in parentheses, may have spaces.
-                fields = file.read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self.group:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+                if int(file.read_text().rpartition(")")[2].split()[3]) == self.group:
+                    for thread in file.parent.glob("task/*/schedstat"):
+                        ran, waited, _ = map(int, thread.read_text().split())
+                        demand += ran + waited
+        return demand / 1e9
 
     def text(self, start: int = 0) -> str:
         """The server's log from a number of bytes on."""
