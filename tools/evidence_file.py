@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,12 @@ def read_lines(file: Path) -> list[Any]:
 
 
 def load(folder: Path) -> list[Any]:
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    """The files of a folder, those of a package by its versions."""
+
+    def key(file: Path) -> tuple[str, list[int]]:
+        return re.sub(r"\d+", "", file.name), [*map(int, re.findall(r"\d+", file.name))]
+
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"), key=key)]
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
