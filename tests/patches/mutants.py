@@ -299,7 +299,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "llava-image-options": {"text_options": frozenset},
     "llava-next-tiles": {"remove_padding": lambda grid, size: grid},
     "glm4v-positions": {"weigh_tap": lambda distance: (1 - distance) * (distance < 1)},
-    "frames-apart": {"_PARTS": 99},
+    "frames-apart": {"is_mixed": lambda ends, parts: False},
     "vision-gelu": {
         "find_approximation": lambda config: "fast",
         "NAMED": {},
