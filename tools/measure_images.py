@@ -233,7 +233,8 @@ def _cell(one: Mapping[str, Any], kind: str) -> str:
     stages, left = off(one, kind)
     if kind not in one["without"] or not stages:
         return "equal" if kind in one["without"] else ""
-    return f"{', '.join(stages)}{'' if left else ' (repaired)'}"
+    end = " (repaired)" if not left else "" if kind in one["with"] else " (patches not measured)"
+    return f"{', '.join(stages)}{end}"
 
 
 def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
@@ -244,16 +245,19 @@ def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
 
 
 def page() -> list[str]:
-    """Lines for the page of findings: counts by release, then what is off in the newest."""
+    """Lines for the page of findings: counts by release, then what is off in the newest.
+
+    Kinds that were not measured with the patches are left out.
+    """
     sets = load()
     rows = []
     for one in sets:
-        found = [off(one, kind) for kind in one["without"]]
+        found = [off(one, kind) for kind in one["without"] if kind in one["with"]]
         left, red = (sum(bool(pair[place]) for pair in found) for place in (1, 0))
         rows.append((one["set"], len(found) - red, red - left, left))
     lines = evidence_file.table(("release set", "equal", "repaired", "different"), rows)
     for one in sets[-1:]:
-        found = {kind: off(one, kind)[1] for kind in one["without"]}
+        found = {kind: off(one, kind)[1] for kind in one["without"] if kind in one["with"]}
         told = [f"`{kind}` ({', '.join(left)})" for kind, left in found.items() if left]
         lines += ["", f"Different in {one['set']}: {', '.join(told) or 'none'}."]
     return lines
