@@ -788,6 +788,13 @@ CASES: dict[str, list[Case]] = {
         partial(vlm_stops, make=lambda n: (["a"], [""] * n)),
     ],
     "vlm-unread-calls": [partial(vlm_calls, make=make) for make in CALLS],
+    "molmo2-inputs": [
+        lambda n: partial(
+            module_of("models.molmo2_inputs.patch").begin_prompts,
+            ["a"] * n,
+            SimpleNamespace(tokenizer=SimpleNamespace(bos_token="<s>")),
+        )
+    ],
     "vlm-unread-images": [
         lambda n: partial(
             module_of("server.vlm_unread_images.patch").blame_client, ValueError(" <" * n)
