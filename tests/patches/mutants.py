@@ -287,7 +287,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "round_root": lambda width: 2048**0.5,
         "divide_widths": lambda read, own: 1.0,
     },
-    "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
+    "gemma-image-blocks": {"show_images": lambda mask, *visual: mask},
     "molmo2-inputs": {"is_molmo": lambda processor: False, "_BILINEAR": None},
     "omni-deepstack": {"spread": lambda features, visual: None},
     "minicpm-images": {"FAMILY": "other", "spread": lambda patches, count, size: patches},

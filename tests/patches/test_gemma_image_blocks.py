@@ -69,6 +69,16 @@ def test_images_attend_inside_rows():
     assert not shown[1, 0, :, 0].any().item()
 
 
+def test_images_of_molmo_are_one_block():
+    visual = images("#..#.")
+    assert patch.find_blocks(visual, "molmo2").tolist() == [[True] * 4 + [False]]
+    assert patch.find_blocks(visual, "gemma3") is visual
+    causal = mx.tril(mx.ones((5, 5), dtype=mx.bool_))
+    shown = patch.show_images(causal, visual, joined=True)[0, 0].tolist()
+    assert shown[0] == [True, False, False, True, False]
+    assert shown[1:] == causal.tolist()[1:]
+
+
 def test_text_prompt_is_unchanged():
     model = SimpleNamespace(config=SimpleNamespace(model_type="gemma3", text_config=None))
     features = SimpleNamespace(visual_pos_masks=None)

@@ -1,10 +1,11 @@
-"""Gemma 3, Gemma 4 26B and 31B in mlx-vlm: image tokens do not see the whole image.
+"""Gemma 3, Gemma 4 26B and 31B, Molmo 2 in mlx-vlm: image tokens do not see the whole image.
 
 Why: Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
-    Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. mlx-vlm masks Gemma 3's
-    causally. Of Gemma 4, releases before 0.6 do the same; later ones also let the tokens attend
-    both ways in the layers with full attention, and only if the cache is empty. So do those of
-    ``gemma4_unified``, where transformers' forward step agrees: its masks are left as they are.
+    Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. In Molmo 2 those of all
+    images of a prompt do. mlx-vlm masks Gemma 3's and Molmo 2's causally. Of Gemma 4, releases
+    before 0.6 do the same; later ones also let the tokens attend both ways in the layers with full
+    attention, and only if the cache is empty. So do those of ``gemma4_unified``, where
+    transformers' forward step agrees: its masks are left as they are.
 How: The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
     language model. Each layer's mask then also shows a token the later tokens of its image. A
     prompt is cut into chunks only between images.
@@ -41,11 +42,24 @@ VISUAL = "visual_pos_masks"
 _KEPT: Kept[list[Any]] = Kept(list)
 
 
+_WHOLE = ("gemma3", "gemma4", "molmo2")
+# The family in which all images of a prompt are one block.
+_JOINED = "molmo2"
+# The config fields with the image tokens, of other families and of this one.
+_TOKENS: tuple[str, ...] = ("image_token_index", "image_token_id", "video_token_id")
+_JOINED_TOKENS = (
+    *("image_patch_id", "image_col_id", "image_start_token_id", "image_end_token_id"),
+    *("low_res_image_start_token_id", "image_low_res_id", "frame_start_token_id"),
+    "frame_end_token_id",
+)
+
+
 class Fed(NamedTuple):
-    """What a call feeds: the image tokens (rows, tokens), and which layers show images."""
+    """What a call feeds: the image tokens (rows, tokens), and how layers show images."""
 
     visual: Any
     sliding_only: bool
+    joined: bool
 
 
 _fed: ContextVar[Fed | None] = ContextVar("mlx_patches_image_tokens", default=None)
@@ -54,7 +68,7 @@ _fed: ContextVar[Fed | None] = ContextVar("mlx_patches_image_tokens", default=No
 def attends_both_ways(config: Any) -> bool:
     """Whether a whole model's images attend both ways, by its config."""
     text = config.text_config
-    return config.model_type == "gemma3" or (
+    return config.model_type in ("gemma3", _JOINED) or (
         config.model_type == "gemma4"
         and getattr(text, "use_bidirectional_attention", None) == "vision"
     )
@@ -62,7 +76,7 @@ def attends_both_ways(config: Any) -> bool:
 
 def find_visual(config: Any, ids: Any) -> Any:
     """The mask of the image and video tokens among token ids (rows, tokens)."""
-    names = ("image_token_index", "image_token_id", "video_token_id")
+    names = _JOINED_TOKENS if config.model_type == _JOINED else _TOKENS
     tokens = [one for one in (getattr(config, name, None) for name in names) if one is not None]
     return functools.reduce(operator.or_, (ids == token for token in tokens))
 
@@ -99,7 +113,8 @@ def call_with_images(
         return call(language, inputs, *args, **kwargs)
     fed = find_fed(visual, kwargs.get("cache"), embeds.shape[1])
     is_gemma4 = language.config.model_type.startswith("gemma4")
-    token = _fed.set(Fed(visual[:, fed], sliding_only=is_gemma4))
+    joined = language.config.model_type == _JOINED
+    token = _fed.set(Fed(visual[:, fed], sliding_only=is_gemma4, joined=joined))
     try:
         return call(language, inputs, *args, **kwargs)
     finally:
@@ -127,19 +142,22 @@ def make_mask(make: Function, h: Any, *args: Any, **kwargs: Any) -> Any:
         return make(h, *args, **kwargs)
     if fed.sliding_only and kwargs.get("window_size") is None:
         return make(h, *args, **kwargs)
-    return show_images(make(h, *args, **kwargs | {"return_array": True}), fed.visual)
+    # Molmo 2 passes all caches.
+    args = tuple(one[0] if isinstance(one, list) and one else one for one in args)
+    return show_images(make(h, *args, **kwargs | {"return_array": True}), fed.visual, fed.joined)
 
 
-def show_images(mask: Any, visual: Any) -> Any:
+def show_images(mask: Any, visual: Any, joined: bool = False) -> Any:
     """A mask that also shows each image token the later tokens of its image.
 
     Args:
         mask: (tokens, columns) or (rows, 1, tokens, columns), True where a token attends.
         visual: the image tokens (rows, tokens); they are the last of the columns.
+        joined: whether all images are one.
     """
     length = visual.shape[1]
     begins = visual & ~mx.pad(visual, [(0, 0), (1, 0)])[:, :-1]
-    image = mx.where(visual, mx.cumsum(begins.astype(mx.int32), axis=1), 0)
+    image = visual if joined else mx.where(visual, mx.cumsum(begins.astype(mx.int32), axis=1), 0)
     same = (image[:, :, None] == image[:, None]) & visual[:, None]
     later = mx.arange(length)[:, None] < mx.arange(length)
     return mask | mx.pad(
@@ -160,7 +178,16 @@ def fit_prompt(prefill_step_size: Any, input_ids: Any, model: Any) -> Any:
     """The size of a prompt's chunks of which none ends inside an image; None for one chunk."""
     if prefill_step_size is None:
         return None
-    return fit_chunks(find_visual(model.config, input_ids), prefill_step_size)
+    visual = find_visual(model.config, input_ids)
+    return fit_chunks(find_blocks(visual, model.config.model_type), prefill_step_size)
+
+
+def find_blocks(visual: Any, family: str) -> Any:
+    """The tokens (rows, tokens) that chunks keep together: images, or all from first to last."""
+    if family != _JOINED:
+        return visual
+    count = visual.astype(mx.int32)
+    return (mx.cumsum(count, axis=1) > 0) & (mx.cumsum(count, axis=1, reverse=True) > 0)
 
 
 def shows_images(model: Any, pixel_values: Any) -> bool:
@@ -177,8 +204,12 @@ def is_of_gemma(batch: Any, /) -> bool:
     """Whether a batch of prompts holds images that attend both ways."""
     if batch._prompt_kwargs.get(VISUAL) is None:
         return False
-    known = type(batch.model).__module__.partition(".models.")[2].partition(".")[0]
-    return known in ("gemma3", "gemma4")
+    return name_family(batch) in _WHOLE
+
+
+def name_family(batch: Any) -> str:
+    """The family of a batch's model."""
+    return type(batch.model).__module__.partition(".models.")[2].partition(".")[0]
 
 
 def step_between_images(step: Function, batch: Any) -> Any:
@@ -186,7 +217,8 @@ def step_between_images(step: Function, batch: Any) -> Any:
     size = batch.prefill_step_size
     if size is None or not is_of_gemma(batch):
         return step(batch)
-    batch.prefill_step_size = fit_chunk(batch._prompt_kwargs[VISUAL], size)
+    blocks = find_blocks(batch._prompt_kwargs[VISUAL], name_family(batch))
+    batch.prefill_step_size = fit_chunk(blocks, size)
     if batch.prefill_step_size is None:  # the prompt ends inside an image: no chunks
         return 0
     try:
@@ -199,20 +231,19 @@ def skip_inside_image(column: int | None, batch: Any, /) -> int | None:
     """The next column at which the prefix cache stores a prompt, unless it is inside an image."""
     if column is None or not is_of_gemma(batch):
         return column
-    inside = splits_image(batch._prompt_kwargs[VISUAL], column - batch._processed_prompt_columns)
+    blocks = find_blocks(batch._prompt_kwargs[VISUAL], name_family(batch))
+    inside = splits_image(blocks, column - batch._processed_prompt_columns)
     return None if inside else column
 
 
-_EMBEDDINGS = [
-    f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in ("gemma3", "gemma4")
-]
+_EMBEDDINGS = [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in _WHOLE]
 _MASK, _PROMPTS = "models.base:create_attention_mask", "PromptProcessingBatch"
 
 PATCH = Patch(
     id="gemma-image-blocks",
     every_model=True,
     changes_solo=True,
-    wrong_solo="gemma3",
+    wrong_solo="gemma3 molmo2",
     targets=(
         *wrap(
             vlm_family("gemma3", "LanguageModel.__call__"),
@@ -224,6 +255,12 @@ PATCH = Patch(
             vlm_family("gemma4", "LanguageModel.__call__"),
             call_with_images,
             fingerprint_of=("Gemma4TextModel.__call__", "Gemma4TextModel._make_masks"),
+            when=is_prompt,
+        ),
+        *wrap(
+            vlm_family(_JOINED, "LanguageModel.__call__"),
+            call_with_images,
+            fingerprint_of=("Molmo2Transformer.__call__",),
             when=is_prompt,
         ),
         *support(

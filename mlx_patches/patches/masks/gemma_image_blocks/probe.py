@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own, tiny
@@ -17,12 +18,15 @@ def probe(target: Target) -> Result:
     """Red if a mask differs from what the authors' rule gives, with an empty or a filled cache."""
     require_own(target)
     # Other targets only carry what a language model reads.
-    family = "gemma4" if ".gemma4" in target.module else "gemma3"
+    families = (one for one in ("gemma4", "molmo2") if f".{one}" in target.module)
+    family = next(families, "gemma3")
     whole = import_module(f"mlx_vlm.models.{family}.{family}").Model
     accepted = inspect.signature(inspect.unwrap(whole.get_input_embeddings)).parameters
     if not {"pixel_values_videos", "kwargs"} & set(accepted):
         raise NotApplicable("this release's models accept no videos")
     language = tiny("mlx-vlm", family).module
+    if family == "molmo2":  # its images are in every layer, which are all alike
+        return compare_molmo(language)
     shown = [SLIDING, FULL]
     if family == "gemma4":
         language.config.use_bidirectional_attention = "vision"
@@ -35,6 +39,24 @@ def probe(target: Target) -> Result:
                 differing[f"{kind} after {held} tokens"] = None
     layers = ", ".join(differing) or "no layer"
     return Result(bool(differing), f"masks that differ from the authors': {layers}")
+
+
+def compare_molmo(language: Any) -> Result:
+    """Red if tokens of Molmo 2's images do not see all images, with an empty or a filled cache."""
+    language.config = SimpleNamespace(model_type="molmo2")
+    cache: Any = import_module("mlx_vlm.models.cache")
+    ids, off = mx.array([PROMPT]), []
+    for held in (0, 3):
+        layers = [cache.KVCache() for _ in language.layers]
+        if held:
+            language(mx.array([list(range(1, held + 1))]), cache=layers)
+        with record_attention("molmo2") as seen:
+            embeds = language.model.wte(ids)
+            language(ids, inputs_embeds=embeds, cache=layers, visual_pos_masks=ids == IMAGE)
+        want = draw_mask(True, held, held + len(PROMPT), second=1)
+        if any(read_mask(mask, held) != want for mask in seen):
+            off.append(f"after {held} tokens")
+    return Result(bool(off), f"masks that differ from the authors': {', '.join(off) or 'none'}")
 
 
 def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, Any]]:
@@ -77,10 +99,10 @@ def read_mask(mask: Any, held: int) -> Any:
     return mask.reshape(mask.shape[-2:]).tolist()
 
 
-def draw_mask(shows_images: bool, held: int, window: int) -> list[list[bool]]:
+def draw_mask(shows_images: bool, held: int, window: int, second: int = 2) -> list[list[bool]]:
     """The authors' mask: in the window, and causal or between tokens of an image."""
     image = [0] * held + [
-        1 if token == IMAGE and at < 5 else 2 if token == IMAGE else 0
+        1 if token == IMAGE and at < 5 else second if token == IMAGE else 0
         for at, token in enumerate(PROMPT)
     ]
     columns = range(len(image))
