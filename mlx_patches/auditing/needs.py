@@ -29,6 +29,7 @@ class Need(NamedTuple):
     reason: str
 
     def as_dict(self) -> dict[str, str]:
+        """The JSON form."""
         return self._asdict()
 
 
