@@ -20,11 +20,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 @pytest.fixture
 def evidence(tmp_path, monkeypatch):
-    monkeypatch.setattr(outside, "folder", lambda: tmp_path)
+    monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
+    (tmp_path / "reference").mkdir()
 
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)
-        (tmp_path / "mlx-lm-9.9.json").write_text(text)
+        (tmp_path / "reference" / "mlx-lm-9.9.json").write_text(text)
         outside.read_compared.cache_clear()
         return find_compared("mlx-lm 9.9", "other", "tiny")
 
