@@ -23,7 +23,7 @@ def probe(target: Target) -> Result:
     call = require_own(target)
     if target.name == "prepare_inputs":
         processor = type("Molmo2Processor", (), {"tokenizer": Tokenizer()})()
-        ids = call(processor, prompts=["text"])["input_ids"].tolist()[0]
+        ids = call(processor, prompts=["text"])["input_ids"].reshape(-1).tolist()
         return Result(ids[0] != ord("$"), f"the first token is {chr(ids[0])!r}")
     np: Any = importlib.import_module("numpy")
     image = np.zeros((_SIZE, _SIZE, 3), dtype=np.uint8)

@@ -132,14 +132,20 @@ def check_pictures(messages: Any) -> None:
     """vllm-mlx: check that each image of a request has a source, and that its data is a picture."""
     media: Any = importlib.import_module("vllm_mlx.models.mllm")
     for message in messages:
-        content = message.get("content") if isinstance(message, dict) else message.content
+        content = read_field(message, "content")
         for part in content if isinstance(content, list) else ():
-            item = media._normalize_content_part(part)
-            if isinstance(item, dict) and item.get("type") in ("image", "image_url"):
-                decode(media, media._extract_media_url(item, item["type"]))
+            kind = read_field(part, "type")
+            if kind in ("image", "image_url"):
+                source = read_field(part, kind) or read_field(part, "url")
+                decode(media, source if isinstance(source, str) else read_field(source, "url"))
 
 
-def decode(media: Any, source: str) -> None:
+def read_field(held: Any, name: str) -> Any:
+    """A field of a JSON object or of a model of pydantic, or None."""
+    return held.get(name) if isinstance(held, dict) else getattr(held, name, None)
+
+
+def decode(media: Any, source: Any) -> None:
     """Decode an image, in the smallest size that its format allows, unless it is to be fetched."""
     pictures: Any = importlib.import_module("PIL.Image")
     try:
