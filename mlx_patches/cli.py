@@ -23,7 +23,6 @@ from .options import (
     check_seconds,
     complete,
     hosts_option,
-    in_colour,
     is_set,
     json_option,
     models_option,
@@ -705,6 +704,7 @@ def _run_child(*arguments: str) -> Rows:
 
 def _print_audit(report: Any, code: int, show_all: bool) -> None:
     from .auditing import screen
+    from .auditing.colour import in_colour
 
     verbose = is_set("verbose") or show_all
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH

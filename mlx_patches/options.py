@@ -1,7 +1,6 @@
 """What commands share: ``-q`` and ``-v``, defaults in files, and options of several commands."""
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,6 @@ import click
 from .core.errors import MlxPatchesError
 from .core.files import quote
 from .evidence.words import SEVERITIES
-
-
-def in_colour() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Command(click.Command):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..options import in_colour
+from .colour import in_colour
 
 if TYPE_CHECKING:
     from .screen import Part

@@ -13,6 +13,7 @@ import functools
 import json
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import distributions
@@ -222,9 +223,13 @@ def read_compared(release: str) -> Mapping[str, Held]:
     return _read("reference", release, convert)
 
 
+def folder(name: str) -> Path:
+    return store.folder().parent / name
+
+
 def _read(name: str, release: str, convert: Callable[[Found], Mapping[str, T]]) -> Mapping[str, T]:
     """What a release's file in a folder of measurements has; empty if there is no file."""
-    file = store.folder().parent / name / f"{release.replace(' ', '-')}.json"
+    file = folder(name) / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):

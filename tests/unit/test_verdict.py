@@ -607,7 +607,7 @@ def qwen3(release, tmp_path, monkeypatch):
     folder = tmp_path / "held"
     folder.mkdir()
     (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))
-    monkeypatch.setattr(outside, "folder", lambda: folder)
+    monkeypatch.setattr(outside, "folder", lambda name: folder)
     outside.read_compared.cache_clear()
 
     def audited(config=None, active=False):
