@@ -42,8 +42,9 @@ def decode_cached(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def find_keys(cache: Any) -> Any:
-    """The keys of the prompt, which the first layer attends to."""
-    return cache[0][-1].keys if cache else None
+    """The prompt's keys (rows, tokens, heads, width) that the first layer attends to, or None."""
+    keys = cache[0][-1].keys if cache else None
+    return None if keys is None else keys.swapaxes(1, 2)
 
 
 def refuse_rows(mask: Any) -> None:
