@@ -61,7 +61,7 @@ def open_simple_engine() -> Iterator[Any]:
     simple: Any = importlib.import_module("vllm_mlx.engine.simple")
     if not hasattr(simple.SimpleEngine, "_run_blocking_serialized"):
         raise NotApplicable("this release's simple engine cannot cancel a request")
-    with mock.patch.object(simple, "_bind_worker_generation_streams"):
+    with mock.patch.object(simple, "_bind_worker_generation_streams", create=True):
         yield simple.SimpleEngine("model")
 
 
