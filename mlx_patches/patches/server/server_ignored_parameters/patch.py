@@ -14,6 +14,7 @@ Retire when: The server honours or refuses these parameters.
 """
 
 import json
+import math
 from typing import Any
 
 from ....core.verbs import Function, Patch, refusal, wrap
@@ -72,7 +73,7 @@ def check_parameters(validate: Function, handler: Any) -> None:
             f" or set it to {json.dumps(one)}" for one in IGNORED[name][:1]
         )
         raise refusal(BadRequest(f"{name} is not supported by mlx_lm.server: {remedy}"))
-    fault = find_bias_fault(body.get("logit_bias")) or find_top_fault(body)
+    fault = find_bias_fault(body.get("logit_bias")) or find_top_fault(body) or find_nan(body)
     if fault:
         raise refusal(BadRequest(fault))
     if body.get("tool_choice") == "none":
@@ -96,6 +97,12 @@ def find_top_fault(body: dict[str, Any]) -> str:
         return "top_logprobs: not a number"
     needs = top and not body.get("logprobs") and top != -1
     return "top_logprobs: needs logprobs; set it to true" if needs else ""
+
+
+def find_nan(body: dict[str, Any]) -> str:
+    """Which number of a request is NaN or infinite, which Python reads as JSON; empty if none."""
+    names = [name for name, value in body.items() if isinstance(value, float)]
+    return next((f"{one}: not a number" for one in names if not math.isfinite(body[one])), "")
 
 
 def find_ignored(body: dict[str, Any]) -> list[str]:
