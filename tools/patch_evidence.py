@@ -155,11 +155,18 @@ def take(folder: Path) -> None:
 
 
 def prune() -> None:
-    """Drop the evidence of patches that no longer exist, also where other evidence names them."""
-    known = set(catalogue.builtin().ids())
+    """Drop the evidence of patches that no longer exist, also where other evidence names them.
+
+    And that on releases of a distribution in which a patch has no target any more.
+    """
+    builtin = catalogue.builtin()
+    known = set(builtin.ids())
     for folder in folders():
-        evidence = read(folder)
-        write(folder, {id_: rules for id_, rules in evidence.items() if id_ in known})
+        kept = {id_: rules for id_, rules in read(folder).items() if id_ in known}
+        for id_, rules in kept.items():
+            own = {target.distribution for target in builtin.get(id_).targets}
+            kept[id_] = {name: one for name, one in rules.items() if name in own}
+        write(folder, kept)
     for file in OTHER.glob("*/*.json"):
         found = json.loads(file.read_text())
         if not isinstance(found, dict):  # that of requests names no patches

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.loading.nested_rope.patch import find_old_names
-from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
+from mlx_patches.patches.loading.nested_rope.probe import FLAT, LONG, NESTED, SCALING, THETA
 
 from ..releases.models import module_or_skip
 
@@ -72,7 +72,7 @@ def test_new_name_is_read(family, config, name, value, nested):
 
 def args_of(name, **rope):
     module = module_or_skip(f"mlx_lm.models.{name}")
-    return module.ModelArgs.from_dict({"model_type": name, **SIZES, **rope})
+    return module.ModelArgs.from_dict({"model_type": name, **LONG, **rope})
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])

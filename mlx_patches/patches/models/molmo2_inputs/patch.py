@@ -57,7 +57,9 @@ PATCH = Patch(
     changes_solo=True,
     wrong_solo="molmo2",
     targets=(
-        *argument("mlx_vlm.utils:prepare_inputs", "prompts", begin_prompts, when=is_molmo),
         *wrap("mlx_vlm.models.molmo2.processing:resize_image_pil", resize),
+        *argument(
+            "mlx_vlm.utils:prepare_inputs", "prompts", begin_prompts, when=is_molmo, supports=True
+        ),
     ),
 )
