@@ -94,15 +94,15 @@ def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dic
     Searches the whole heap, which takes up to a second in a large process: run on request only.
     ``ours`` are our own objects that refer to an original. Returns path to one holder, described.
     """
-    held = _find_holders(originals, ours)
+    known = {id(one) for one in ours}
+    held = _find_holders(originals, known)
     if held:  # perhaps only by uncollected garbage
         gc.collect()
-        held = _find_holders(originals, ours)
+        held = _find_holders(originals, known)
     return held
 
 
-def _find_holders(originals: Mapping[str, Any], ours: Iterable[Any]) -> dict[str, str]:
-    known = {id(one) for one in ours}
+def _find_holders(originals: Mapping[str, Any], known: set[int]) -> dict[str, str]:
     held: dict[str, str] = {}
     for path, original in originals.items():
         for referrer in gc.get_referrers(original):

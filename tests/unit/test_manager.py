@@ -339,6 +339,17 @@ def test_late_if_original_is_held(fake, cache, holder, named):
     assert outcome.finding
 
 
+def test_garbage_makes_no_target_late(fake, cache):
+    """Garbage that holds one original: the second search knows our own references too."""
+    fake.write("fake_lm/holder.py", OWN + "def make(g):\n    return lambda x: g(x)\n")
+    made = [load("fake_lm.holder").make(load("fake_lm.cache").attend)]
+    made.append(made)  # a cycle
+    manager, _ = applied("attend")
+    assert one(manager.status(held_elsewhere=True)).status is Status.LATE
+    del made
+    assert one(manager.status(held_elsewhere=True)).status is Status.APPLIED
+
+
 def test_not_late_if_imported_after_patch(fake, cache):
     manager, _ = applied("attend")
     fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
