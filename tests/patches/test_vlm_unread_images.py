@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,19 @@ def test_client_error_is_not_replaced(cause, status):
     with pytest.raises(fastapi.HTTPException) as caught:
         asyncio.run(patch.answer(endpoint))
     assert caught.value.status_code == status
+
+
+def test_refusal_after_an_invalid_body_is_not_replaced():
+    """vllm-mlx reads a body with invalid escapes by other code."""
+
+    async def endpoint():
+        try:
+            json.loads("\\s")
+        except json.JSONDecodeError:
+            raise client_error("chat_template: not supported")  # noqa: B904
+
+    with pytest.raises(ValueError, match=r"^chat_template: not supported$"):
+        asyncio.run(patch.answer(endpoint))
 
 
 def test_invalid_body_is_the_clients_fault():

@@ -66,6 +66,8 @@ async def answer(call: Any, *args: Any, **arguments: Any) -> Any:
     try:
         return await call(*args, **arguments)
     except Exception as error:
+        if getattr(error, "status_code", 500) < 500:
+            raise
         if isinstance(error.__context__, bad_request()):
             raise error.__context__ from None
         text = describe_body_error(error) or describe_body_error(error.__context__)
