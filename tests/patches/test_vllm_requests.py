@@ -117,6 +117,21 @@ def test_guarded_processor_is_the_processor(ungated):
     assert not failures.has_processors([failures.Guarded(inner)])
 
 
+@pytest.mark.parametrize("processors", [None, [], [str]])
+def test_only_a_request_with_processors_is_collected_from_a_stream(processors):
+    """The layer also runs if another one on the same method does."""
+    engine = SimpleNamespace(stream_generate=lambda prompt, logits_processors: stream_one())
+
+    async def released(self, prompt, logits_processors=None):
+        return "released"
+
+    async def stream_one():
+        yield "streamed"
+
+    answer = asyncio.run(failures.collect(released, engine, "hi", logits_processors=processors))
+    assert answer == ("streamed" if processors else "released")
+
+
 @pytest.mark.parametrize(
     ("stop", "wanted"),
     [(["END"], "one, two, "), (["x", "o, E"], "one, tw"), (["on"], ""), (["d on"], WHOLE[:-4])],

@@ -35,9 +35,11 @@ def is_empty(scheduler: Any, request: Any) -> bool:
     if not isinstance(prompt, str):
         return not len(prompt)
     tokenizer = scheduler.tokenizer
-    if not hasattr(tokenizer, "encode"):  # a processor
-        tokenizer = tokenizer.tokenizer
-    return not len(tokenizer.encode(prompt[:_BEGINNING])) and not len(tokenizer.encode(prompt))
+    if not hasattr(tokenizer, "encode"):  # a processor, or None before the engine starts
+        tokenizer = getattr(tokenizer, "tokenizer", None)
+    return tokenizer is not None and all(
+        tokenizer.encode(text) == [] for text in (prompt[:_BEGINNING], prompt)
+    )
 
 
 PATCH = Patch(

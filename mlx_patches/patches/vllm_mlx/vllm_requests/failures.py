@@ -68,7 +68,10 @@ async def end_failed(outputs: Any, guarded: Sequence[Guarded]) -> AsyncIterator[
 
 async def collect(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer of a request that is not streamed, from the outputs of a stream."""
-    return await take_last(engine.stream_generate(**name_arguments(released, args, sent)))
+    sent = name_arguments(released, args, sent)
+    if not has_processors(sent.get("logits_processors")):
+        return await released(engine, **sent)
+    return await take_last(engine.stream_generate(**sent))
 
 
 def check_matcher(processor: Any, /) -> None:
