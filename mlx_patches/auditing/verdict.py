@@ -443,10 +443,10 @@ def _is_solo(cell: outside.HeldCell) -> bool:
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count(one.cells), _count(open_)
-    where = f"here ({one.release})"
+    where, are = f"here ({one.release})", "is" if wrong == 1 else "are"
     if one.wrong_solo(here):
         text = f"{name} gives wrong text {where}, even for a single request"
-        return f"{text}; {wrong} of {count} batch scenarios are wrong" if wrong else text
+        return f"{text}; {wrong} of {count} batch scenarios {are} wrong" if wrong else text
     if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.result == words.CANNOT_BATCH:

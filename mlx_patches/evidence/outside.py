@@ -142,7 +142,9 @@ class Held(NamedTuple):
             return f"Single requests could not be compared with {self.outside}."
         unlike = self.defects()
         left = [one for one in unlike if words.is_red(one.pair)]
-        repaired = [one for one in unlike if one not in left]
+        # Two spellings of a config share its words.
+        named = {one.words for one in left}
+        repaired = [one for one in unlike if one.words not in named]
         parts = [
             f"Single requests match {self.outside} in"
             f" {len(self.cells) - len(unlike)} of {len(self.cells)} configs",
