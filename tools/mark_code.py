@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -20,13 +21,13 @@ from mlx_patches.auditing.modules import metal_branches, modules_of
 from mlx_patches.core import distributions
 from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.packages import DISTRIBUTIONS, MODEL_PACKAGES
-from mlx_patches.evidence import code, store
+from mlx_patches.evidence import code, outside, store
 from mlx_patches.lab.families import families
 
 
 def main() -> None:
     metal = json.loads(store.METAL.read_bytes()) if store.METAL.exists() else {}
-    table = {"sets": {}, "releases": [], "modules": {}}
+    table = {"sets": {}, "images": {}, "releases": [], "modules": {}}
     if code.TABLE.exists():
         table = json.loads(code.TABLE.read_bytes())
     for package, distribution in MODEL_PACKAGES.items():
@@ -35,14 +36,16 @@ def main() -> None:
         # A release without evidence of its own is only a dependency here: skip it.
         if (evidence := store.load_set(name)) is not None:
             metal[name] = marks(package, distribution)
-            add(table, name, package, evidence["without"])
+            table["sets"][name] = add(table, package, evidence["without"])
+        elif pictured := outside.read_images(name):
+            table.setdefault("images", {})[name] = add(table, package, pictured)
     rows = [f"{json.dumps(name)}: {json.dumps(metal[name])}" for name in sorted(metal)]
     write_whole(store.METAL, "{\n" + ",\n".join(rows) + "\n}\n")
     rows = [
         f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}"
         for name, one in sorted(table["modules"].items())
     ]
-    facts = ",\n".join(f'"{name}": {json.dumps(table[name])}' for name in ("sets", "releases"))
+    facts = ",\n".join(f'"{n}": {json.dumps(one)}' for n, one in table.items() if n != "modules")
     write_whole(code.TABLE, "{" + facts + ',\n"modules": {\n' + ",\n".join(rows) + "\n}}\n")
 
 
@@ -53,8 +56,8 @@ def marks(package: str, distribution: str) -> dict[str, tuple[str, ...]]:
     return {family: modules for family, modules in found.items() if modules}
 
 
-def add(table: dict, name: str, package: str, measured: dict) -> None:
-    """Add a set: the files that its measured families run, with their releases."""
+def add(table: dict, package: str, measured: Iterable[str]) -> dict[str, str]:
+    """Add the files that a set's measured families run, and return its releases."""
     find = cache(distributions.source_file)
     installed = cache(distributions.find)
     used = set()
@@ -73,7 +76,7 @@ def add(table: dict, name: str, package: str, measured: dict) -> None:
         if row is None:
             rows.append(row := [digest, print_, []])
         row[2] = sorted({*row[2], number})
-    table["sets"][name] = {one: installed(one).version for one in sorted(used)}
+    return {one: installed(one).version for one in sorted(used)}
 
 
 if __name__ == "__main__":

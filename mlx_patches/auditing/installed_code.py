@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..core.distributions import Installed, source_file
 from ..core.outcome import Outcome
 from ..core.packages import DISTRIBUTIONS
-from ..evidence import code, store
+from ..evidence import code, outside, store
 from ..matrix.matrix import CompatMatrix
 from .modules import Find, modules_of, package_of_models
 
@@ -84,6 +84,19 @@ def match_families(here: Installed, find: Find) -> Iterator[tuple[str, Match]]:
         for family in filter(lambda one: find(f"{package}.{one}"), store.families_of(name)):
             own = () if whole else sorted(filter(find, modules_of(package, family, find)))
             yield family, _find(names, own, find)
+
+
+def find_images(here: Installed, family: str, measured: str) -> outside.Pictures | None:
+    """A family's single requests with images; ``measured``: the set that ``match_family`` found.
+
+    Images are also measured in releases in which no scenario was.
+    """
+    names = code.sets_of(here.name, here.version, images=True)
+    names = [name for name in names if family in outside.read_images(name)]
+    if names and names[0] != measured:
+        modules = modules_of(package_of_models(here.name), family)
+        measured = _find(names, sorted(filter(source_file, modules)), source_file).set
+    return outside.pictures(measured, family)
 
 
 def _find(names: Sequence[str], modules: Sequence[str], find: Find) -> Match:

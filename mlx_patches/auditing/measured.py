@@ -98,7 +98,8 @@ def collect_facts(
         if any(needs(patch, t) for t in patch.targets if t.distribution == here.name)
     ]
     beside = outside.beside(where.set, family, model_type)
-    return Measured(evidence, note, metal, (*solo,), *beside)
+    pictures = installed_code.find_images(here, family, where.set)
+    return Measured(evidence, note, metal, (*solo,), *beside, pictures)
 
 
 def _with_own(

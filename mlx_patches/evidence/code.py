@@ -14,25 +14,33 @@ from ..core import fingerprint
 from ..core.packages import DISTRIBUTIONS
 from .store import reading
 
-# Written by tools/mark_code.py. ``sets``: release set to the releases of its model packages.
+# Written by tools/mark_code.py. ``sets``: release set to the releases of its model packages;
+# ``images``: the same for sets in which only images were measured.
 # ``modules``: module to rows of a file's digest, its fingerprint, and the releases that have it.
 TABLE = Path(__file__).parent / "code.json"
 Find = Callable[[str], Path | None]
 
 
-def sets_of(distribution: str, version: str = "") -> list[str]:
-    """The measured sets of a distribution: the one of this version first, then the newest first."""
+def sets_of(distribution: str, version: str = "", images: bool = False) -> list[str]:
+    """The measured sets of a distribution: the one of this version first, then the newest first.
+
+    ``images``: also those in which only images were measured.
+    """
     from packaging.version import Version
 
-    names = [name for name in _table()["sets"] if name.split()[0] == distribution]
+    sets = _read_sets() if images else _table()["sets"]
+    names = [name for name in sets if name.split()[0] == distribution]
     names.sort(key=lambda name: Version(name.split()[1]), reverse=True)
     return sorted(names, key=lambda name: name.split()[1] != version)
 
 
 def releases_of(name: str) -> Mapping[str, str]:
     """Distribution to version, for the model packages of a set."""
-    releases: dict[str, str] = _table()["sets"][name]
-    return releases
+    return _read_sets()[name]
+
+
+def _read_sets() -> dict[str, Mapping[str, str]]:
+    return {**_table()["sets"], **_table().get("images", {})}
 
 
 def modules_of(name: str) -> list[str]:

@@ -251,24 +251,25 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
 
 def beside(
     release: str, family: str, model_type: str = ""
-) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...], Pictures | None]:
-    """The measurements of a family besides the lab's scenarios: the four subjects above."""
+) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...]]:
+    """The measurements of a family besides the lab's scenarios: the three subjects above."""
     return (
         find_compared(release, model_type, family),
         own_prefill(release, family),
         with_images(release, family),
-        pictures(release, family),
     )
 
 
 def pictures(release: str, family: str) -> Pictures | None:
     """A family's single requests with images, with the installed transformers if measured."""
     installed = f"{release} {distributions.find('transformers')}"
-    return _read_images(installed).get(family) or _read_images(release).get(family)
+    return read_images(installed).get(family) or read_images(release).get(family)
 
 
 @functools.cache
-def _read_images(name: str) -> Mapping[str, Pictures]:
+def read_images(name: str) -> Mapping[str, Pictures]:
+    """Each family whose images a release's file has."""
+
     def convert(found: Found) -> dict[str, Pictures]:
         kinds: dict[str, list[Picture]] = {family: [] for family in found["not_compared"]}
         for name, one in found["kinds"].items():

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import mlx_patches
-from mlx_patches.auditing import verdict
 from mlx_patches.auditing.models import read_folder
-from mlx_patches.auditing.verdict import Measured, PatchState
+from mlx_patches.auditing.verdict import ModelVerdict, PatchState
 from mlx_patches.core import distributions
 from mlx_patches.core.model_types import implementations
 from mlx_patches.evidence import outside, store
@@ -60,12 +59,14 @@ def list_wrong(kind: str, is_saved: bool) -> dict[str, list[str]]:
     return {"wrong": sorted(wrong), "wrong_with_patches": sorted(left)}
 
 
+def find_verdict(home: Path) -> ModelVerdict:
+    verdicts = mlx_patches.audit(str(home)).verdicts
+    (own,) = (one for one in verdicts if one.distribution == "mlx-vlm")
+    return own
+
+
 def list_audited(home: Path) -> dict[str, list[str]]:
-    folder = read_folder(home)
-    family = implementations(folder.model_type)["mlx-vlm"]
-    measured = Measured({"without": {}}, pictures=outside.pictures(EVIDENCE["set"], family))
-    one = verdict.judge(measured, "mlx-vlm", "", family, config=folder.config)
-    images = one.as_dict(PatchState(False))["images_solo"]
+    images = find_verdict(home).as_dict(PatchState(False))["images_solo"]
     assert images["held_against"] == EVIDENCE["outside"]
     return {part: sorted(images[part]) for part in ("wrong", "wrong_with_patches")}
 
@@ -81,11 +82,18 @@ def test_verdict_on_a_folder_is_the_evidence(kind, tmp_path):
         assert list_audited(saved) == list_wrong(other, is_saved=other == kind)
 
 
-def test_audit_reports_the_verdict(tmp_path):
-    kind = next(iter(EVIDENCE["kinds"]), None)
-    if kind is None or store.load_set(EVIDENCE["set"]) is None:
-        pytest.skip("images, or the scenarios of the lab, were not measured in this release")
-    home, _ = write_configs(kind, tmp_path)
-    verdicts = mlx_patches.audit(str(home)).as_dict()["verdicts"]
-    (own,) = (one["images_solo"] for one in verdicts if one["distribution"] == "mlx-vlm")
-    assert {part: sorted(own[part]) for part in list_audited(home)} == list_audited(home)
+@pytest.mark.parametrize("kind", EVIDENCE.get("needs", ()))
+def test_stage_is_wrong_without_a_patch_that_it_needs(kind, tmp_path):
+    home, saved = write_configs(kind, tmp_path)
+    for stage, ids in EVIDENCE["needs"][kind].items():
+        if stage == outside.SAVED and kind in SAVED_AS:
+            continue  # the folder is of another kind
+        one = find_verdict(saved if stage == outside.SAVED else home)
+        assert stage not in list_wrong_here(one)
+        for id_ in ids:
+            assert stage in list_wrong_here(one, id_)
+
+
+def list_wrong_here(one: ModelVerdict, *missing: str) -> list[str]:
+    images = one.as_dict(PatchState(True, frozenset(missing)))["images_solo"]
+    return list(images["wrong_here"])

@@ -129,9 +129,9 @@ def evidence(tmp_path, monkeypatch):
     }
     (tmp_path / "images" / "mlx-vlm-9.9.json").write_text(json.dumps(found))
     monkeypatch.setattr(store, "folder", lambda: tmp_path / "lab")
-    outside._read_images.cache_clear()
+    outside.read_images.cache_clear()
     yield
-    outside._read_images.cache_clear()
+    outside.read_images.cache_clear()
 
 
 def judged(config=None, family="gemma4"):
@@ -145,7 +145,7 @@ def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
     own["without"]["gemma4"]["model"] = own["with"]["gemma4"]["model"] = "r"
     file.with_name("mlx-vlm-9.9-transformers-9.10.json").write_text(json.dumps(own))
     assert not judged().fails_on_images(ACTIVE)
-    outside._read_images.cache_clear()
+    outside.read_images.cache_clear()
     installed = distributions.Installed("transformers", "9.10")
     monkeypatch.setattr(distributions, "find", lambda _: installed)
     assert [cell.name for cell in judged().fails_on_images(ACTIVE)] == ["model"]
