@@ -7,7 +7,7 @@ from mlx_patches.auditing import installed_code as auditing
 from mlx_patches.auditing.modules import source_files
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
-from mlx_patches.evidence import code, store
+from mlx_patches.evidence import code, outside, store
 
 CACHE = "class KVCache:\n    offset = 0\n"
 FILES = {
@@ -118,6 +118,25 @@ def test_changed_shared_module_affects_all(release, shared):
 def test_invalid_file_is_not_measured(release):
     release.write("mlx_lm/models/rope.py", "<html>")
     assert sets("1.1")["toy"] == ""
+
+
+def test_images_of_the_same_code(release, monkeypatch):
+    """A set in which only images were measured is found by its code, and not for scenarios."""
+    table = code._table()
+    table["images"] = {"mlx-lm 1.0": table["sets"].pop("mlx-lm 1.0")}
+    files = {name: {"toy": name} for name in ("mlx-lm 1.0", "mlx-lm 1.1")}
+    monkeypatch.setattr(outside, "read_images", lambda name: files.get(name, {}))
+    assert sets("1.0")["toy"] == "mlx-lm 1.1"
+    here = Installed("mlx-lm", "1.0")
+    assert auditing.find_images(here, "toy", "mlx-lm 1.1") == "mlx-lm 1.1"
+    release.write("mlx_lm/models/toy.py", OLD["mlx_lm.models.toy"])
+    code._find_versions.cache_clear()
+    assert auditing.match_family(here, "toy").set == ""
+    assert auditing.find_images(here, "toy", "") == "mlx-lm 1.0"
+    release.write("mlx_lm/models/toy.py", "changed = True\n")
+    code._find_versions.cache_clear()
+    assert auditing.find_images(here, "toy", "") is None
+    assert auditing.find_images(here, "other", "") is None
 
 
 def test_broken_table_is_one_line(release, monkeypatch, tmp_path):
