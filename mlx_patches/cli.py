@@ -30,6 +30,7 @@ from .options import (
     profile_option,
     read_severities,
     refuse_options,
+    to_path,
 )
 
 Rows = list[dict[str, Any]]
@@ -99,7 +100,7 @@ cli.command_class = Command
     "--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch."
 )
 @click.option(
-    "--html", type=Path, metavar="FILE", help="Also write the report page to FILE; - for stdout."
+    "--html", type=to_path, metavar="FILE", help="Also write the report page to FILE; - for stdout."
 )
 def audit(
     more: tuple[str, ...],
@@ -413,10 +414,10 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
 @click.option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
 @click.option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
-@click.option("--out", type=Path, metavar="FILE", help="Append to FILE the rows that it lacks.")
+@click.option("--out", type=to_path, metavar="FILE", help="Append to FILE the rows that it lacks.")
 @click.option(
     "--evidence",
-    type=Path,
+    type=to_path,
     metavar="FILE",
     help="Write the results as an evidence file for the repository; applies every patch.",
 )
@@ -430,10 +431,10 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     help="Time limit of each process or walk.",
 )
 @click.option(
-    "--config", type=Path, metavar="FOLDER", help="Shrink and run the model in this folder."
+    "--config", type=to_path, metavar="FOLDER", help="Shrink and run the model in this folder."
 )
 @click.option(
-    "--weights", type=Path, metavar="FOLDER", help="Run the model in this folder at full size."
+    "--weights", type=to_path, metavar="FOLDER", help="Run the model in this folder at full size."
 )
 @click.option(
     "--dtype",
@@ -464,7 +465,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option("--url", help="As --server, for a server that runs with the model of --write-model.")
 @click.option(
     "--write-model",
-    type=Path,
+    type=to_path,
     metavar="FOLDER",
     help="Write the model of --server, whose answers are known, and exit.",
 )
@@ -609,7 +610,7 @@ def _releases(model: str, host: str) -> list[Any]:
 @cli.command()
 @hosts_option("Only in processes of this installed host")
 @profile_option
-def enable(hosts: tuple[str, ...], profile: str) -> None:
+def enable(hosts: tuple[str, ...], profile: str | None) -> None:
     """Activate the patches in every process of this environment, or only in those of some hosts.
 
     For one process, MLX_PATCHES=0 turns the patches off and MLX_PATCHES=1 turns them on.
@@ -638,14 +639,14 @@ def disable() -> None:
 @cli.command(context_settings={"allow_interspersed_args": False})
 @profile_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(command: tuple[str, ...], profile: str) -> None:
+def run(command: tuple[str, ...], profile: str | None) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
 
     Works without mlx-patches enable. Worker processes get the patches too.
     """
     from .activation import run as running
 
-    running.execute(running.launch(command, profile), is_set("quiet"))
+    running.execute(running.launch(command, profile or ""), is_set("quiet"))
 
 
 @cli.command()

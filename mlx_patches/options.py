@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -106,10 +107,21 @@ def read_severities(value: str) -> frozenset[str]:
     return frozenset(SEVERITIES) if "any" in names else names
 
 
+def check_text(value: str) -> str:
+    """A value; an empty one is often a shell variable without a value."""
+    if not value:
+        raise click.BadParameter("expected a value")
+    return value
+
+
+def to_path(value: str) -> Path:
+    return Path(check_text(value))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 profile_option = click.option(
     "--profile",
-    default="",
+    type=check_text,
     metavar="NAME",
     shell_complete=complete("profiles"),
     help="Which patches: batch, server, security, safe, or several.  [default: safe]",

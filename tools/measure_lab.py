@@ -99,7 +99,7 @@ def main() -> None:
     only = Only(tuple(options.scenario), tuple(options.model))
     sets = options.shard.of([one for one in release_sets.load().values() if has_models(one)])
     if options.sets:
-        sets = [one for one in sets if one.name in options.sets]
+        sets = [one for one in map(release_sets.find, options.sets) if has_models(one)]
     if options.check_entries:
         if not sets:
             raise SystemExit("no release set of this name: see tools/release_sets.toml")

@@ -56,7 +56,7 @@ def main() -> None:
     if not options.write:
         sets = options.shard.of(list(release_sets.load().values()))
         if options.sets:
-            sets = [one for one in sets if one.name in options.sets]
+            sets = [release_sets.find(name) for name in options.sets]
         started = time.monotonic()
         Measuring(options.patches, options.again, options.distinct).run(sets, options.jobs)
         print_unmeasured(options.patches, (time.monotonic() - started) / max(len(sets), 1))

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+import evidence_file
 import lab_evidence
 import patch_evidence
 import release_sets
@@ -140,4 +141,4 @@ def list_releases(distribution: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

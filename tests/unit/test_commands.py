@@ -135,6 +135,25 @@ def test_empty_host_name_is_refused(said, monkeypatch, command, name):
     assert "'--host': expected the name of a distribution" in done.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["enable", "--profile", ""],
+        ["run", "--profile", "", "--", "true"],
+        ["audit", "--html", ""],
+        ["lab", "--write-model", ""],
+        ["lab", "--out", ""],
+        ["lab", "--weights", ""],
+    ],
+)
+def test_empty_value_is_refused(said, monkeypatch, tmp_path, command):
+    monkeypatch.setattr(enable, "enable", None)
+    monkeypatch.chdir(tmp_path)
+    done = said(*command)
+    assert (done.code, done.out, [*tmp_path.iterdir()]) == (2, "", [])
+    assert f"'{command[1]}': expected a value" in done.err
+
+
 def test_recommend_suggests_model(said):
     assert "'Gemma44'; did you mean 'gemma4'?" in said("recommend", "--model", "Gemma44").err
     assert "config.json" in said("recommend", "--model", "zzzzz").err

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import importlib
 import json
 import os
 import subprocess
@@ -232,6 +233,14 @@ def test_clock(monkeypatch, tmp_path, today):
     else:
         new_releases.main()  # nothing new: no set gets a date
     assert sets.read_text() == before
+
+
+@pytest.mark.parametrize("tool", ["measure_matrix", "measure_lab"])
+def test_unknown_set_is_refused(monkeypatch, tool):
+    monkeypatch.setattr(sys, "argv", [tool, "--set", "mlx-lm 9"])
+    monkeypatch.setattr("declarations.write", lambda: None)
+    with pytest.raises(SystemExit, match="no release set 'mlx-lm 9'"):
+        importlib.import_module(tool).main()
 
 
 def test_taking_what_was_measured_again(evidence, tmp_path):

@@ -65,6 +65,7 @@ def test_only_supported_operations_are_drawn():
     ("line", "said"),
     [
         ("", "'': it starts with no family such as mlx-lm:llama"),
+        ("mlx-lm:llama", "'mlx-lm:llama': it has no operation"),
         ("llama; step count=1", "'llama': it starts with no family"),
         ("mlx-lm:llama; stp count=1", "'stp': no operation; there are: add, step"),
         ("mlx-lm:llama; step", "'step': it needs count, 1 or more"),

@@ -95,6 +95,8 @@ def parse(line: str) -> Program:
             if name.endswith("!") and not settings.get(name[:-1]):
                 raise _wrong(" ".join(words), f"it needs {name[:-1]}, 1 or more")
         operations.append(Operation(words[0], settings))
+    if not operations:
+        raise _wrong(line, "it has no operation")
     return Program(head[0], options, tuple(operations))
 
 
