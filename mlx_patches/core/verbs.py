@@ -147,6 +147,8 @@ def define(
 
 def _checked(factory: Factory, when: Function | ByName | None) -> Factory:
     """The same factory; what it makes checks each call again, as the verbs above do."""
+    if when is None:
+        return factory
 
     def build(released: Function) -> Function:
         check, layer = compile_check(when, released), factory(released)
@@ -157,7 +159,7 @@ def _checked(factory: Factory, when: Function | ByName | None) -> Factory:
         call.__annotations__ = inner_function(layer).__annotations__
         return call
 
-    return replace_function(build) if when else factory
+    return replace_function(build)
 
 
 def add(places: Places, function: Any, *bodies: str) -> tuple[Target, ...]:
