@@ -134,18 +134,18 @@ def wrap(
 ) -> tuple[Target, ...]:
     """Targets that ``wrapper(released, *args, **kwargs)`` replaces, if no verb fits."""
     check = ByName(when) if when else None
-    return _targets(places, _checked(around(wrapper), check), when, **options)
+    return _targets(places, _check_again(around(wrapper), check), when, **options)
 
 
 def define(
     places: Places, factory: Factory, when: Function | None = None, **options: Any
 ) -> tuple[Target, ...]:
     """Targets that ``factory(released)`` makes; ``when`` takes all arguments of the call."""
-    made = _targets(places, _checked(factory, when), **options)
+    made = _targets(places, _check_again(factory, when), **options)
     return tuple(target._replace(when=when) for target in made)
 
 
-def _checked(factory: Factory, when: Function | ByName | None) -> Factory:
+def _check_again(factory: Factory, when: Function | ByName | None) -> Factory:
     """The same factory; what it makes checks each call again, as the verbs above do."""
     if when is None:
         return factory
