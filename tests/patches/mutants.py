@@ -103,6 +103,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "rapid-logprobs": {
         "add_text": lambda chunk: chunk,
         "evaluate_logprobs": lambda responses: None,
+        "join_logprobs": lambda merged, collector, existing, new, /: merged,
     },
     "server-hang-up": {"is_gone": lambda client: False},
     "server-ignored-parameters": {

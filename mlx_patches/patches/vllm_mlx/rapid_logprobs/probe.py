@@ -1,11 +1,13 @@
-"""Reads the log-probabilities of a token without text, and of one that another thread made."""
+"""Reads log-probabilities: without text, from another thread, and of merged outputs."""
 
+import contextvars
 import importlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import Result, Target, mx, own_class_of
+from ..._shared.request_fields import FIELDS
 
 _CHANCES = [-1.0, -2.0, -0.5]
 _TOKENIZER = SimpleNamespace(decode=lambda ids: f"w{ids[0]}")
@@ -15,9 +17,23 @@ def probe(target: Target) -> Result:
     """Red if a token of the answer has no log-probability, or if reading it raises."""
     if target.name.startswith("Scheduler"):
         found = extract(process(own_class_of(target)), new_text="w")
+    elif target.name.startswith("RequestOutputCollector"):
+        found = merge(own_class_of(target))
     else:
         found = extract(mx.array(_CHANCES))
     return Result(found != [_CHANCES[1]], f"{found} for one token, whose value is {_CHANCES[1]}")
+
+
+def merge(kind: Any) -> list[float]:
+    """The log-probabilities of the second of two tokens whose outputs were merged."""
+    output = importlib.import_module("rapid_mlx.request").RequestOutput
+    row, context = mx.array(_CHANCES), contextvars.copy_context()
+    context.run(FIELDS.set, {"logprobs": True})
+    collector = context.run(kind)
+    for text in ("a", "b"):
+        collector.put(output("1", [1], text, logprobs=row))
+    merged = collector.get_nowait()
+    return extract(merged.logprobs, new_text="ab", tokens=merged.new_token_ids)[1:]
 
 
 def extract(row: Any, **changed: Any) -> list[float]:
