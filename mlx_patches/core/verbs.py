@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from .arrays import mx as mx
-from .calls import ByName, Parameters
+from .blame import inner_function
+from .calls import ByName, Parameters, compile_check
 from .calls import Function as Function
 from .errors import refusal as refusal
 from .packages import MODELS, distribution_of
@@ -128,16 +129,37 @@ def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, .
     return argument(places, "weights", change, **options)
 
 
-def wrap(places: Places, wrapper: Function, **options: Any) -> tuple[Target, ...]:
+def wrap(
+    places: Places, wrapper: Function, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
     """Targets that ``wrapper(released, *args, **kwargs)`` replaces, if no verb fits."""
-    return _targets(places, around(wrapper), **options)
+    check = ByName(when) if when else None
+    return _targets(places, _check_again(around(wrapper), check), when, **options)
 
 
 def define(
     places: Places, factory: Factory, when: Function | None = None, **options: Any
 ) -> tuple[Target, ...]:
     """Targets that ``factory(released)`` makes; ``when`` takes all arguments of the call."""
-    return tuple(made._replace(when=when) for made in _targets(places, factory, **options))
+    made = _targets(places, _check_again(factory, when), **options)
+    return tuple(target._replace(when=when) for target in made)
+
+
+def _check_again(factory: Factory, when: Function | ByName | None) -> Factory:
+    """The same factory; what it makes checks each call again, as the verbs above do."""
+    if when is None:
+        return factory
+
+    def build(released: Function) -> Function:
+        check, layer = compile_check(when, released), factory(released)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (layer if check(*args, **kwargs) else released)(*args, **kwargs)
+
+        call.__annotations__ = inner_function(layer).__annotations__
+        return call
+
+    return replace_function(build)
 
 
 def add(places: Places, function: Any, *bodies: str) -> tuple[Target, ...]:

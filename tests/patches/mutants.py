@@ -100,6 +100,11 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "openai-server-answers": {"read_stops": lambda stop: []},
     "openai-server-hang-up": {"end_when_cancelled": lambda stream, should_cancel: stream},
+    "rapid-logprobs": {
+        "add_text": lambda chunk: chunk,
+        "evaluate_logprobs": lambda responses: None,
+        "join_logprobs": lambda merged, collector, existing, new, /: merged,
+    },
     "server-hang-up": {"is_gone": lambda client: False},
     "server-ignored-parameters": {
         "find_ignored": lambda body: [],

@@ -51,6 +51,7 @@ CONSTANT: dict[str, str] = {
     "gemma-image-blocks": ARRAYS,
     "openai-server-answers": "searches each chunk as vllm-stop-text does; checks some fields",
     "openai-server-hang-up": "checks the client once per chunk",
+    "rapid-logprobs": "checks each chunk; evaluates arrays of a step, as the release does",
     "vlm-hang-up": "checks the client's socket once per token",
     "vlm-model-swap": "looks a request up in a set",
     "llava-next-tiles": ARRAYS,

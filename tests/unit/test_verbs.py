@@ -8,12 +8,15 @@ from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.verbs import (
     after,
     argument,
+    around,
     before,
     by_rows,
+    define,
     everywhere,
     family,
     result,
     tensors,
+    wrap,
 )
 
 PLACE = "toy_lm.cache:Cache.trim"
@@ -234,3 +237,22 @@ def test_check_must_name_its_arguments():
 
     with pytest.raises(MlxPatchesError, match="is_needed must name each argument"):
         apply(after(PLACE, lambda first: None, when=is_needed), record)
+
+
+@pytest.mark.parametrize(
+    "declare", [wrap, lambda *given, **named: define(given[0], around(given[1]), **named)]
+)
+def test_wrapper_runs_only_in_calls_that_pass_its_check(declare):
+    """Another patch's check may let the layers of a call run."""
+
+    def negate(released: Any, *args: Any, **kwargs: Any) -> "Any | None":
+        return -released(*args, **kwargs)
+
+    def released(first: Any, third: Any = 3) -> Any:
+        return third
+
+    (target,) = declare(PLACE, negate, when=lambda first, third=3: third == 4)
+    for kind in (lambda function: function, staticmethod):
+        patched = target.factory(kind(released))
+        assert (patched(1, third=4), patched(1, 5), patched(1)) == (-4, 5, 3)
+    assert "None" in patched.__func__.__annotations__["return"]
