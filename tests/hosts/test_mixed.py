@@ -128,7 +128,6 @@ CLOSED = {
 IGNORED = {
     "mlx-lm 0.31.3": {"response_format: own network"},
     "mlx-lm 0.32.2": {"response_format: own network"},
-    "vllm-mlx 0.6.0": {"logit_bias: words", "logit_bias: null"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }
 # Answered as if the field were not there, by a patch or because the host ignores it.
