@@ -329,6 +329,11 @@ class Session:
             return f"switched off by {settings.DISABLE}"
         return "skipped by apply(without=...)" if patch_id in self.without else ""
 
+    def has_restored(self, patch_id: str) -> bool:
+        """Whether the program took a patch out of its requests: no import applies it again."""
+        taken_out = any(patch_id in request.taken_out for request in self._requests.held)
+        return taken_out and not self._is_requested(patch_id)
+
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""
         core = set(MODEL_PACKAGES.values())

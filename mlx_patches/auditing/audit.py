@@ -406,7 +406,7 @@ def _describe_unrequested(
     status, by_choice = Status.DISABLED, True
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif off := current.why_off(patch.id):
+    elif off := current.why_off(patch.id) or ("restored" if current.has_restored(patch.id) else ""):
         reason = off
     elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"

@@ -290,6 +290,19 @@ def test_restored_by_choice_is_no_finding(session):
     assert report.exit_code(strict=True) == 1
 
 
+def test_restored_before_its_module_is_imported_is_disabled(session):
+    mlx_patches.apply()
+    assert "method" not in off_by_choice()
+    mlx_patches.restore(["method"])
+    assert "method" in off_by_choice()
+    mlx_patches.apply(["method"])
+    assert "method" not in off_by_choice()
+
+
+def off_by_choice():
+    return {one.patch for one in mlx_patches.audit().outcomes if one.by_choice}
+
+
 def test_apply_after_restore_starts_over(session, releases):
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
