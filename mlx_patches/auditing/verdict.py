@@ -460,7 +460,8 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
         but = f", except {lacks}" if lacks else ""
         return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
-        wrongs = f"{_count(one.wrong)} of {count} scenarios are wrong"
+        red = _count(one.wrong)
+        wrongs = f"{red} of {count} scenarios {'is' if red == 1 else 'are'} wrong"
         return f"{name} is repaired {where}: {wrongs} as released"
     still = _count(one.wrong_with_patches)
     text = f"{name} {_verb(open_)} in a batch {where}"
