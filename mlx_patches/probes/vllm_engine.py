@@ -43,6 +43,7 @@ def make_engine(kind: Any) -> Any:
     engine._total_requests_processed = engine._total_prompt_tokens = 0
     engine._total_completion_tokens = 0
     engine._mllm_scheduler = None
+    engine._ensure_generation_admission = lambda: ("probe", False)  # Rapid-MLX
     engine._engine = SimpleNamespace(
         add_request=lambda **sent: take(engine, vars(sent["sampling_params"])),
         stream_outputs=lambda _: answer(engine),
@@ -91,10 +92,25 @@ async def answer(engine: Any) -> AsyncIterator[Any]:
         for number, piece in enumerate(PIECES, 1):
             engine.step(engine.sent[-1].get("logits_processors") or ())
             text += piece
-            yield make_output(text, piece, number)
+            output = make_output(text, piece, number)
+            if stop := find_stop(engine, text):
+                output.output_text, output.new_text = text[: text.index(stop)], ""
+                output.finished, output.finish_reason = True, "stop"
+                output.matched_stop = stop
+                engine.closed.append(number)
+                yield output
+                return
+            yield output
     except GeneratorExit:
         engine.closed.append(number)
         raise
+
+
+def find_stop(engine: Any, text: str) -> str:
+    """The stop string at which Rapid-MLX's scheduler ends the answer; empty if none."""
+    if not type(engine).__module__.startswith("rapid_mlx"):
+        return ""
+    return next((one for one in engine.sent[-1].get("stop") or () if one in text), "")
 
 
 def make_output(text: str, piece: str, number: int) -> Any:
@@ -106,6 +122,6 @@ def make_output(text: str, piece: str, number: int) -> Any:
         finished=last,
         finish_reason="length" if last else None,
     )
-    output.output_text, output.output_token_ids = text, []
+    output.output_text, output.output_token_ids, output.new_token_ids = text, [], []
     output.mtp_drafts = output.mtp_accepted = 0
     return output
