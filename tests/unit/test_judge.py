@@ -24,6 +24,7 @@ ALLOWED = {
     "server/media/probe_host.py": {"paths.ROOTS", "paths.is_admitted"},
     "server/request_models/probe.py": {"patch.MODELS"},
     "server/vlm_unread_images/probe.py": {"refusals.client_error"},
+    "vllm_mlx/rapid_logprobs/probe.py": {"request_fields.FIELDS"},
     "vllm_mlx/vllm_requests/probe_fields.py": {"request_fields.FIELDS"},
 }
 
