@@ -162,12 +162,15 @@ def test_answer_without_its_stop_string_is_unchanged(stop, engine, ungated):
         (["one ", "t", "w"], None, "one tw"),
         (["one tw", "o", "!"], "o!", "one two!"),
         (["two", " and ", "t", ""], None, "two and t"),
+        (["one ", "tw"], "two", "one "),  # the engine merges outputs that wait to be read
+        (["one t", "wt tw"], "two", "one twt "),
     ],
 )
 def test_beginning_of_a_found_stop_string_is_held_back(pieces, matched, wanted):
     async def outputs():
         for number, piece in enumerate(pieces, 1):
-            output = make_output("", piece, number)
+            # The engine strips the whole text, which ends before the stop string.
+            output = make_output(wanted.strip(), piece, number)
             output.finished, output.matched_stop = number == len(pieces), matched
             yield output
 

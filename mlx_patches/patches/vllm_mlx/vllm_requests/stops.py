@@ -89,11 +89,18 @@ async def hold_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]
                 for _ in passed:
                     yield held.popleft()
     room = sum(len(output.new_text) for output in held)
-    if held and held[-1].matched_stop and not held[-1].new_text:
-        room -= cut.find_begun(held[-1].matched_stop)
+    last = held[-1] if held else None
+    if last and last.matched_stop and not ends_text(last):
+        cut.push(Part(last.new_text, None, last))
+        room -= cut.find_begun(last.matched_stop)
     for output in held:
         yield replace(output, new_text=output.new_text[:room])
         room = max(0, room - len(output.new_text))
+
+
+def ends_text(output: Any) -> bool:
+    """Whether the whole text ends with an output's; one merged with earlier ones may have more."""
+    return bool(output.new_text) and output.text.rstrip().endswith(output.new_text.rstrip())
 
 
 def has_stops(stop: Any) -> bool:
