@@ -18,6 +18,7 @@ from .verdict import (
     CellVerdict,
     ModelVerdict,
     PatchState,
+    be,
     headline,
     scenarios_of,
     with_patches,
@@ -54,9 +55,8 @@ def verdict(report: Audit) -> str:
     if open_:
         switched = "" if any(o.finding for o in report.outcomes) else ", by choice"
         known = f"{open_} of {needed}" if open_ < needed else str(open_)
-        are = "is" if open_ == 1 else "are"
         known += f" known defect{'' if needed == 1 else 's'}"
-        return f"{whose}{known} of the installed releases {are} not repaired here{switched}"
+        return f"{whose}{known} of the installed releases {be(open_)} not repaired here{switched}"
     if report.findings:
         return f"{whose}{report.findings[0]}"
     only = f", only in {report.host} processes" if report.host else ""

@@ -443,10 +443,10 @@ def _is_solo(cell: outside.HeldCell) -> bool:
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count(one.cells), _count(open_)
-    where, are = f"here ({one.release})", "is" if wrong == 1 else "are"
+    where = f"here ({one.release})"
     if one.wrong_solo(here):
         text = f"{name} gives wrong text {where}, even for a single request"
-        return f"{text}; {wrong} of {count} batch scenarios {are} wrong" if wrong else text
+        return f"{text}; {wrong} of {count} batch scenarios {be(wrong)} wrong" if wrong else text
     if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.result == words.CANNOT_BATCH:
@@ -461,7 +461,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
         return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
         red = _count(one.wrong)
-        wrongs = f"{red} of {count} scenarios {'is' if red == 1 else 'are'} wrong"
+        wrongs = f"{red} of {count} scenarios {be(red)} wrong"
         return f"{name} is repaired {where}: {wrongs} as released"
     still = _count(one.wrong_with_patches)
     text = f"{name} {_verb(open_)} in a batch {where}"
@@ -473,6 +473,10 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
 def with_patches(still: int) -> str:
     """The end of a sentence that counts defects as released."""
     return f", {still} even with the patches" if still else ", all repaired by the patches"
+
+
+def be(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:
