@@ -47,7 +47,7 @@ def extract(row: Any, **changed: Any) -> list[float]:
 
 
 def process(kind: Any) -> Any:
-    """A lazy row of log-probabilities, after the scheduler processed it in a thread of its own."""
+    """A lazy row of log-probabilities, which the scheduler processes in another thread."""
     scheduler, rows = kind.__new__(kind), list[Any]()
     scheduler.uid_to_request_id = {}
 
