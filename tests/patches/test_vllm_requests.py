@@ -128,7 +128,9 @@ def test_only_a_request_with_processors_is_collected_from_a_stream(processors):
     async def stream_one():
         yield "streamed"
 
-    answer = asyncio.run(failures.collect(released, engine, "hi", logits_processors=processors))
+    (target,) = [one for one in failures.PATCH.targets if one.name == "BatchedEngine.generate"]
+    call = target.factory(released)
+    answer = asyncio.run(call(engine, "hi", logits_processors=processors))
     assert answer == ("streamed" if processors else "released")
 
 

@@ -38,12 +38,8 @@ def is_whole(request: Any) -> bool:
 
 
 async def stream_whole(released: Function, handler: Any, request: Any) -> AsyncIterator[Any]:
-    """The handler's stream, or its whole answer as one chunk."""
-    if is_whole(request):
-        yield await handler.generate_text_response(request)
-        return
-    async for chunk in released(handler, request):  # another patch's layer let this one run
-        yield chunk
+    """The whole answer as one chunk."""
+    yield await handler.generate_text_response(request)
 
 
 def note_request(raw_request: Any) -> None:

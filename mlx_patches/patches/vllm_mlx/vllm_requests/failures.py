@@ -48,9 +48,7 @@ def has_processors(logits_processors: Any) -> bool:
 def guard(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
     """The outputs of a request whose processors are guarded."""
     sent = name_arguments(released, args, sent)
-    given = sent.get("logits_processors") or []
-    if not has_processors(given):  # another patch's layer let this one run
-        return released(engine, **sent)
+    given = sent["logits_processors"]
     guarded = type(given)(map(Guarded, given))
     return end_failed(released(engine, **sent | {"logits_processors": guarded}), guarded)
 
@@ -68,10 +66,7 @@ async def end_failed(outputs: Any, guarded: Sequence[Guarded]) -> AsyncIterator[
 
 async def collect(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer of a request that is not streamed, from the outputs of a stream."""
-    sent = name_arguments(released, args, sent)
-    if not has_processors(sent.get("logits_processors")):
-        return await released(engine, **sent)
-    return await take_last(engine.stream_generate(**sent))
+    return await take_last(engine.stream_generate(**name_arguments(released, args, sent)))
 
 
 def check_matcher(processor: Any, /) -> None:

@@ -109,15 +109,11 @@ def has_stops(stop: Any) -> bool:
 
 async def collect(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a prompt that is not streamed."""
-    if not find_stops(sent.get("stop")):  # another patch's layer let this one run
-        return await released(engine, *args, **sent)
     return await take_last(engine.stream_generate(*args, **sent))
 
 
 async def collect_chat(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a conversation that is not streamed."""
-    if not find_stops(sent.get("stop")):
-        return await released(engine, *args, **sent)
     return await take_last(engine.stream_chat(*args, **sent))
 
 
