@@ -71,6 +71,7 @@ def main() -> None:
     else:
         found["needs"] = needs(options.python, found, options.jobs)
     evidence_file.save(file, found)
+    release_sets.run(options.python, str(ROOT / "tools" / "mark_code.py"))
     print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
 
 
