@@ -37,7 +37,6 @@ def has_no_drafts(logits_processors: Any, num_draft_tokens: int) -> bool:
 
 PATCH = Patch(
     id="draft-none",
-    every_model=True,
     targets=argument(
         "mlx_lm.generate:speculative_generate_step",
         "logits_processors",

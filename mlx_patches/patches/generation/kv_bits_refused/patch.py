@@ -199,7 +199,6 @@ def warn(model: str) -> None:
 PATCH = Patch(
     id="kv-bits-refused",
     severity="crash",
-    every_model=True,
     targets=(
         *argument(
             "mlx_lm.generate:generate_step",

@@ -60,7 +60,6 @@ def refuse_processors(self: Any, logits_processors: Any, thinking_budget_criteri
 
 PATCH = Patch(
     id="vlm-draft-options",
-    every_model=True,
     targets=(
         *wrap(vlm_generators("generate_step"), check_drafter),
         *argument(f"{_BATCH}.__init__", "draft_block_size", hold_a_draft),

@@ -80,7 +80,6 @@ def cut_caches(caches: Any, length: int) -> bool:
 
 PATCH = Patch(
     id="vlm-draft-turns",
-    every_model=True,
     targets=(
         *result(
             [f"mlx_vlm.{one}:PromptCacheState.find_prefix_length" for one in _MODULES], limit_prefix

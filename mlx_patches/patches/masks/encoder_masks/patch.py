@@ -38,7 +38,6 @@ def clamp_mask(mask: Any) -> Any:
 
 PATCH = Patch(
     id="encoder-masks",
-    severity="wrong-text",
     every_model=True,
     targets=(
         *result(

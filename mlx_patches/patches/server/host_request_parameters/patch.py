@@ -184,7 +184,6 @@ def names_any_object(form: Any) -> bool:
 PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
-    every_model=True,
     targets=(
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
         *wrap("fastapi.routing:run_endpoint_function", answer_request, supports=True),

@@ -195,7 +195,6 @@ _HANDLER, _ENDPOINTS = "app.handler.mlx_lm:MLXLMHandler", "app.api.endpoints"
 PATCH = Patch(
     id="openai-server-answers",
     severity="feature",
-    every_model=True,
     targets=(
         *wrap(f"{_HANDLER}._submit_batched_stream", submit),
         *wrap(f"{_HANDLER}._build_inference_context", build_context, supports=True),

@@ -81,7 +81,6 @@ def report_entries(reply: Any, handler: Any, /, tokens: Any) -> Any:
 
 PATCH = Patch(
     id="server-logprobs",
-    every_model=True,
     targets=(
         *result(
             "mlx_lm.server:_format_top_logprobs",

@@ -53,7 +53,6 @@ def add_threshold(body: Any) -> Any:
 PATCH = Patch(
     id="server-xtc",
     severity="crash",
-    every_model=True,
     targets=(
         # A verb would not see whether the call passes the threshold.
         *wrap(everywhere("sample_utils:make_sampler"), make_with_threshold),

@@ -68,7 +68,5 @@ def remove_padding(vectors: list[Any], mask: list[list[int]]) -> list[Any]:
 
 PATCH = Patch(
     id="vlm-embedding-inputs",
-    severity="wrong-text",
-    every_model=True,
     targets=wrap("mlx_vlm.server.embeddings:_embed", embed),
 )

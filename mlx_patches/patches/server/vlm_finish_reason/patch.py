@@ -102,7 +102,6 @@ def define_init(place: str, mark: Callable[[dict[str, Any]], None], defect: str 
 PATCH = Patch(
     id="vlm-finish-reason",
     severity="feature",
-    every_model=True,
     targets=(
         define_init("mlx_vlm.server:ChatChoice", mark_choice, "chat_completions_endpoint"),
         define_init("mlx_vlm.server:OpenAIResponse", mark_response, "responses_endpoint"),

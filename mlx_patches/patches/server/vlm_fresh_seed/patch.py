@@ -30,7 +30,6 @@ def read_sent_seed(request: Any) -> int | None:
 PATCH = Patch(
     id="vlm-fresh-seed",
     severity="feature",
-    every_model=True,
     targets=(
         *argument("mlx_vlm.server.generation:_PositionedTargetSampler.__init__", "seed", draw_seed),
         Target(

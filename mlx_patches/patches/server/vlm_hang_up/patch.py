@@ -108,7 +108,6 @@ def make_closable(answer: tuple[Any, Any], server: Any, /) -> tuple[Any, Any]:
 PATCH = Patch(
     id="vlm-hang-up",
     severity="feature",
-    every_model=True,
     targets=(
         *result("mlx_vlm.server:ResponseGenerator.generate", make_closable),
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),

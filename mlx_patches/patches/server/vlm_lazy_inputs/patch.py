@@ -23,7 +23,6 @@ def compute_inputs(inputs: Any) -> Any:
 PATCH = Patch(
     id="vlm-lazy-inputs",
     severity="crash",
-    every_model=True,
     targets=result(
         vlm_server("generation", "ResponseGenerator._cpu_preprocess"),
         compute_inputs,

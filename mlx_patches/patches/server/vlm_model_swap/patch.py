@@ -112,7 +112,6 @@ def check_group(cache_group: str) -> None:
 
 PATCH = Patch(
     id="vlm-model-swap",
-    every_model=True,
     targets=(
         *wrap(vlm_server("app", "get_cached_model"), get_model),
         *before(vlm_server("app", "unload_model_sync"), check_users),

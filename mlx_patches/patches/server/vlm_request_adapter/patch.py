@@ -28,7 +28,5 @@ def choose_adapter(model_path: str, adapter_path: Any) -> str | None:
 
 PATCH = Patch(
     id="vlm-request-adapter",
-    severity="wrong-text",
-    every_model=True,
     targets=argument(vlm_server("app", "get_cached_model"), "adapter_path", choose_adapter),
 )

@@ -75,8 +75,6 @@ def decide_by_first_token(
 
 PATCH = Patch(
     id="vlm-schema-thinking",
-    severity="wrong-text",
-    every_model=True,
     targets=result(
         "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors", decide_by_first_token
     ),

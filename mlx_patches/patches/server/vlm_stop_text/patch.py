@@ -111,7 +111,6 @@ def remove_stops(request: Any) -> Any:
 
 PATCH = Patch(
     id="vlm-stop-text",
-    every_model=True,
     targets=(
         *result(
             vlm_server("generation", "ResponseGenerator.generate"),

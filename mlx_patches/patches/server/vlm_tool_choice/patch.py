@@ -140,7 +140,6 @@ def free_summary(request: Any) -> Any:
 PATCH = Patch(
     id="vlm-tool-choice",
     severity="feature",
-    every_model=True,
     targets=(
         *result(vlm_server("app", "_build_gen_args"), require_call),
         *result(

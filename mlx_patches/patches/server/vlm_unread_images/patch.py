@@ -161,7 +161,6 @@ def decode(media: Any, source: Any) -> None:
 
 PATCH = Patch(
     id="vlm-unread-images",
-    every_model=True,
     targets=(
         *wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
         *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),

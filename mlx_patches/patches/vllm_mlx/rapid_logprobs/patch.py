@@ -59,7 +59,6 @@ def list_logprobs(output: Any) -> list[Any]:
 
 PATCH = Patch(
     id="rapid-logprobs",
-    every_model=True,
     targets=(
         *argument(
             "rapid_mlx.service.helpers:_extract_streaming_token_logprobs",

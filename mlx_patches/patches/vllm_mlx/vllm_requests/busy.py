@@ -61,7 +61,6 @@ async def report_error(generator: AsyncIterator[str], terminal_frame: str) -> As
 PATCH = Patch(
     id="vllm-simple-busy",
     severity="feature",
-    every_model=True,
     probe=".probe_busy:probe",
     targets=(
         *result(f"{SIMPLE}._acquire_generation_slot", answer_busy),

@@ -75,7 +75,6 @@ async def let_others_run(outputs: Any) -> AsyncIterator[Any]:
 PATCH = Patch(
     id="vllm-simple-hang-up",
     severity="feature",
-    every_model=True,
     probe=".probe_left:probe",
     targets=(
         *wrap(f"{SIMPLE}._run_blocking_serialized", run),

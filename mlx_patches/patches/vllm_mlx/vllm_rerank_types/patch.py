@@ -51,8 +51,6 @@ class Words:
 
 PATCH = Patch(
     id="vllm-rerank-types",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *result("vllm_mlx.rerank:SigmoidAdapter.tokenize_pair", join_types, supports=True),
         *wrap("vllm_mlx.rerank_forward:classifier_forward", split_types),
