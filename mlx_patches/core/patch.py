@@ -101,7 +101,7 @@ class Patch(NamedTuple):
             the matrix names them.
         wrong_solo: the model types, separated by spaces, whose published configs are wrong even for
             a single request. That of a module means every type that the module implements.
-        changes_solo: it changes the result of a single request.
+        changes_solo: it changes the result of a single request, even without ``wrong_solo``.
         optional: not part of the default set; applied only by id.
         profiles: further profiles, besides the one of its folder.
         formerly: its previous id, which users' settings may still name.
@@ -135,6 +135,11 @@ class Patch(NamedTuple):
             assert self.module, f"take {self.id} from the catalogue, which knows its module"
             module = self.module.rpartition(".")[0] + module
         return module, function
+
+    @property
+    def affects_solo(self) -> bool:
+        """Whether it changes the result of a single request."""
+        return self.changes_solo or bool(self.wrong_solo)
 
     @property
     def documentation(self) -> str:

@@ -57,7 +57,6 @@ def refuse_rows(mask: Any) -> None:
 PATCH = Patch(
     id="florence2-image-order",
     every_model=True,
-    changes_solo=True,
     wrong_solo="florence2",
     targets=(
         config_target("mlx-vlm", "florence2", read_order),

@@ -63,7 +63,6 @@ def fit_size(width: int, height: int, widest: int, highest: int) -> tuple[int, i
 PATCH = Patch(
     id="llama4-tiles",
     every_model=True,
-    changes_solo=True,
     wrong_solo="llama4",
     targets=(
         *wrap(f"{_PROCESSOR}._get_best_resolution", choose_grid),

@@ -37,7 +37,6 @@ def spread(patches: Any, count: int, size: int) -> Any:
 PATCH = Patch(
     id="minicpm-images",
     every_model=True,
-    changes_solo=True,
     wrong_solo=FAMILY,
     targets=(
         *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", place_images, supports=True),

@@ -54,7 +54,6 @@ def sample(np: Any, image: Any, axis: int, count: int) -> Any:
 PATCH = Patch(
     id="molmo2-inputs",
     every_model=True,
-    changes_solo=True,
     wrong_solo="molmo2",
     targets=(
         *wrap("mlx_vlm.models.molmo2.processing:resize_image_pil", resize),

@@ -91,7 +91,6 @@ _FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_b
 PATCH = Patch(
     id="vision-gelu",
     every_model=True,
-    changes_solo=True,
     wrong_solo="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
     " qwen3_vl_moe qwen3_omni_moe kimi_k25",
     targets=(

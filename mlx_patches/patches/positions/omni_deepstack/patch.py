@@ -91,7 +91,6 @@ def add_features(add: Function, model: Any, hidden: Any, visual: Any, features: 
 _LANGUAGE = f"{MODEL}.language:Qwen3VLMoEModel"
 PATCH = Patch(
     id="omni-deepstack",
-    changes_solo=True,
     wrong_solo="qwen3_omni_moe",
     targets=(
         *wrap(f"{MODEL}.thinker:Thinker.get_input_embeddings", embed_images),
