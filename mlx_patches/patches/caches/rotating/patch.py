@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Patch, argument, define, in_caches, mx, wrap
+from ....core.verbs import Patch, add, argument, convert, define, in_caches, mx, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import around_setter
 
@@ -50,19 +50,16 @@ def convert_to_int(value: Any) -> Any:
     return int(number) if isinstance(number, int) else value
 
 
-def make_max_size(original: Any) -> Attribute:
-    def read(cache: Any) -> Any:
-        # Without a call: each layer reads it several times per step.
-        try:
-            size = cache.__dict__["max_size"]
-        except KeyError:
-            return read_stored(cache, "max_size")  # raises AttributeError
-        if type(size) is not int:  # it was set before the patch was applied
-            with suppress(Exception):
-                return convert_to_int(size)
-        return size
-
-    return Attribute("max_size", read, convert_to_int, guarded=False)
+def read_max_size(cache: Any) -> Any:
+    # Without a call: each layer reads it several times per step.
+    try:
+        size = cache.__dict__["max_size"]
+    except KeyError:
+        return read_stored(cache, "max_size")  # raises AttributeError
+    if type(size) is not int:  # it was set before the patch was applied
+        with suppress(Exception):
+            return convert_to_int(size)
+    return size
 
 
 ROTATING_MAX_SIZE = Patch(
@@ -72,13 +69,12 @@ ROTATING_MAX_SIZE = Patch(
     targets=tuple(
         target
         for name in ("RotatingKVCache", _BATCH)
-        for target in define(
+        for target in convert(
             in_caches(f"{name}.max_size"),
-            make_max_size,
-            fingerprint_of=tuple(
-                f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
-            ),
-            defines_new_attribute=True,
+            *(f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")),
+            read=read_max_size,
+            write=convert_to_int,
+            guarded=False,
         )
     ),
     probe=".probe_max_size:probe",
@@ -182,12 +178,7 @@ def parse_bool(saved: Any, default: bool) -> bool:
 ROTATING_RESTORED = Patch(
     id="rotating-restored",
     targets=(
-        *define(
-            in_caches(f"{_BATCH}._lengths"),
-            lambda original: NO_LENGTHS,
-            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
-            defines_new_attribute=True,
-        ),
+        *add(in_caches(f"{_BATCH}._lengths"), NO_LENGTHS, f"{_BATCH}.__init__", f"{_BATCH}.state"),
         *define(in_caches(f"{_BATCH}.meta_state"), around_setter(put_meta_state)),
     ),
     probe=".probe_restored:probe",

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.host_bodies import read_checked
 from ..._shared.refusals import Refused, as_refusal
 
@@ -83,8 +83,8 @@ PATCH = Patch(
     id=ID,
     severity="security",
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *wrap("mlx_lm.server:APIHandler.handle_completion", complete),
+        *wrap("starlette.requests:Request.json", read_body),
     ),
     optional=True,
     security=True,

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.verbs import Function, Patch, Target, around, wrap
+from ....core.verbs import Function, Patch, around, wrap
 from ..._shared.refusals import Refused
 from ..._shared.targets import at
 from . import public as public_media
@@ -180,7 +180,6 @@ def place_source(processor: Any, source: Any, folder: Path) -> str:
 
 # Rapid-MLX has the same functions.
 _MLLM = ("vllm_mlx.models.mllm", "rapid_mlx.models.mllm")
-_SERVER = "mlx-openai-server"
 
 PATCH = Patch(
     id=ID,
@@ -192,21 +191,9 @@ PATCH = Patch(
         *wrap("vllm_mlx.audio.stt:STTEngine.transcribe", transcribe_checked),
         *wrap("vllm_mlx.audio.tts:TTSEngine.generate", speak_checked),
         *wrap("vllm_mlx.audio.tts:TTSEngine.stream_generate", speak_checked),
-        Target(
-            _SERVER,
-            "app.core.base_processor",
-            "BaseProcessor._process_single_media",
-            around(process_checked),
-        ),
-        Target(
-            _SERVER,
-            "app.handler.mlx_vlm",
-            "MLXVLMHandler.generate_multimodal_response",
-            around(answer_refusals),
-        ),
-        Target(
-            _SERVER, "app.models.mlx_whisper", "MLX_Whisper.__call__", around(transcribe_checked)
-        ),
+        *wrap("app.core.base_processor:BaseProcessor._process_single_media", process_checked),
+        *wrap("app.handler.mlx_vlm:MLXVLMHandler.generate_multimodal_response", answer_refusals),
+        *wrap("app.models.mlx_whisper:MLX_Whisper.__call__", transcribe_checked),
     ),
     probe=".probe_host:probe",
     optional=True,
