@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Patch, add, argument, convert, define, in_caches, mx, wrap
+from ....core.verbs import Attribute, Patch, add, argument, define, in_caches, mx, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import around_setter
 
@@ -50,16 +50,19 @@ def convert_to_int(value: Any) -> Any:
     return int(number) if isinstance(number, int) else value
 
 
-def read_max_size(cache: Any) -> Any:
-    # Without a call: each layer reads it several times per step.
-    try:
-        size = cache.__dict__["max_size"]
-    except KeyError:
-        return read_stored(cache, "max_size")  # raises AttributeError
-    if type(size) is not int:  # it was set before the patch was applied
-        with suppress(Exception):
-            return convert_to_int(size)
-    return size
+def make_max_size(original: Any) -> Attribute:
+    def read(cache: Any) -> Any:
+        # Without a call: each layer reads it several times per step.
+        try:
+            size = cache.__dict__["max_size"]
+        except KeyError:
+            return read_stored(cache, "max_size")  # raises AttributeError
+        if type(size) is not int:  # it was set before the patch was applied
+            with suppress(Exception):
+                return convert_to_int(size)
+        return size
+
+    return Attribute("max_size", read, convert_to_int, guarded=False)
 
 
 ROTATING_MAX_SIZE = Patch(
@@ -69,12 +72,13 @@ ROTATING_MAX_SIZE = Patch(
     targets=tuple(
         target
         for name in ("RotatingKVCache", _BATCH)
-        for target in convert(
+        for target in define(
             in_caches(f"{name}.max_size"),
-            *(f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")),
-            read=read_max_size,
-            write=convert_to_int,
-            guarded=False,
+            make_max_size,
+            fingerprint_of=tuple(
+                f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
+            ),
+            defines_new_attribute=True,
         )
     ),
     probe=".probe_max_size:probe",
