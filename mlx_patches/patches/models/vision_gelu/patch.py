@@ -1,4 +1,4 @@
-"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU.
+"""mlx-vlm: Qwen3-VL MoE, InternVL, Granite, Llama 4 and others use the wrong GELU on images.
 
 Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up

@@ -47,7 +47,7 @@ def note_features(output: Any, /) -> Any:
 
 
 def spread(features: Sequence[Any], visual: Any) -> Any:
-    """The features (rows, tokens, layers, width), with zeros where a token is no image's.
+    """The features (rows, tokens, layers, width), with zeros for tokens of no image.
 
     Args:
         features: (image tokens, width) for each layer.

@@ -27,10 +27,10 @@ def probe(target: Target) -> Result:
         model_params=params, cache_key=[1], batched_segments=None, batched_segment_types=None
     )
 
-    async def ask() -> list[str]:
+    async def collect() -> list[str]:
         return [one.text async for one in handler._submit_batched_stream(scheduler, context)]
 
-    return check_stop(asyncio.run(ask()), closed)
+    return check_stop(asyncio.run(collect()), closed)
 
 
 async def make_chunks(closed: list[int]) -> AsyncIterator[Any]:

@@ -16,7 +16,7 @@ from ..._shared.targets import vlm_server
 
 def compute_inputs(inputs: Any) -> Any:
     """A request's prepared inputs, computed."""
-    mx.eval(inputs)  # what is no array, it skips
+    mx.eval(inputs)  # skips what is not an array
     return inputs
 
 

@@ -1,4 +1,4 @@
-"""mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking.
+"""mlx_vlm.server with enable_thinking ignores a JSON schema if the model does not think.
 
 Why: With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
     begins its answer at once never sends it, so the whole answer is free text.
