@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import NotApplicable, Result, Target, module_with
 
 _CALL = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
 _GOOD = _CALL.replace("}}", "1}}")
@@ -11,8 +11,7 @@ _TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": 
 
 def probe(target: Target) -> Result:
     """Red if the call's text is lost, streamed or not, or an answer without a required call."""
-    require(target)
-    server: Any = module_of(target)
+    server: Any = module_with(target)
     for name in ("_build_tool_parser", "_extract_streaming_tool_delta"):
         if not hasattr(server, name):
             raise NotApplicable(f"this release has no {name}")
