@@ -18,6 +18,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.verbs import Function, Patch, before, wrap
+from ..._shared.targets import SAFE_LIMIT
 
 INDEX = "*.safetensors.index.json"
 
@@ -72,7 +73,7 @@ _TOKENIZERS = "transformers.tokenization_utils_base"
 
 PATCH = Patch(
     id="model-file-names",
-    severity="security",
+    **SAFE_LIMIT,
     targets=(
         *before("mlx_vlm.utils:load_model", check_weights),
         *before("mlx_vlm.models.minimax_h3.weights:_component_files", check_weights),
@@ -84,7 +85,4 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    optional=True,
-    security=True,
-    profiles=("security", "safe"),
 )

@@ -24,7 +24,7 @@ from typing import Any
 from ....core.errors import is_refusal, refusal
 from ....core.verbs import Function, Patch, around, wrap
 from ..._shared.refusals import Refused
-from ..._shared.targets import at
+from ..._shared.targets import LIMIT, at
 from . import public as public_media
 from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
@@ -183,7 +183,7 @@ _MLLM = ("vllm_mlx.models.mllm", "rapid_mlx.models.mllm")
 
 PATCH = Patch(
     id=ID,
-    severity="security",
+    **LIMIT,
     targets=(
         *at(_MLLM, {f"process_{name}_input": around(make_loader(name)) for name in KINDS}),
         *at(_MLLM, {"TempFileManager.register": around(register_file)}, supports=True),
@@ -196,7 +196,4 @@ PATCH = Patch(
         *wrap("app.models.mlx_whisper:MLX_Whisper.__call__", transcribe_checked),
     ),
     probe=".probe_host:probe",
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

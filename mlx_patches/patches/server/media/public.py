@@ -27,6 +27,7 @@ from typing import Any
 from ....core.patch import read_stored
 from ....core.verbs import Function, Patch, convert, wrap
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import LIMIT
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
 from .limited import Content, guard_source, is_web, put_images
@@ -198,7 +199,7 @@ _OPENAI = "mlx_vlm.server.openai"
 PATCH = Patch(
     id=POLICY,
     formerly="media-policy",
-    severity="security",
+    **LIMIT,
     targets=(
         *wrap("mlx_lm.server:_inline_image_urls", inline_public),
         *wrap(f"{_UTILS}:load_image", load_public_image),
@@ -216,7 +217,4 @@ PATCH = Patch(
         ),
     ),
     probe=".probe:probe_policy",
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

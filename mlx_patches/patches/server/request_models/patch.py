@@ -22,7 +22,7 @@ from ....core.patch import Patch, Target, read_stored
 from ....core.verbs import argument, before, convert
 from ..._shared.callers import is_vlm_starting
 from ..._shared.refusals import Refused, as_refusal
-from ..._shared.targets import vlm_server
+from ..._shared.targets import LIMIT, vlm_server
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "host-request-models"
@@ -136,7 +136,7 @@ _EXPANDING = "prompt_expansion_model"
 PATCH = Patch(
     id=ID,
     formerly="request-models",
-    severity="security",
+    **LIMIT,
     targets=(
         *before("mlx_lm.server:ModelProvider.load", check_lm_load),
         *before(vlm_server("app", "get_cached_model"), check_vlm_load),
@@ -146,7 +146,4 @@ PATCH = Patch(
         *convert_expanding_model("ImageGenerationRequest"),
         *convert_expanding_model("ImageEditRequest"),
     ),
-    optional=True,
-    security=True,
-    profiles=("security",),
 )
