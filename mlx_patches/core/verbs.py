@@ -19,7 +19,6 @@ Further keywords are those of ``Target``. A patch imports ``Patch``, ``Target``,
 """
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from .arrays import mx as mx
@@ -172,8 +171,12 @@ def add(places: Places, value: Any, *bodies: str) -> tuple[Target, ...]:
 def convert(places: Places, *bodies: str, **options: Any) -> tuple[Target, ...]:
     """Targets at one attribute of instances; ``options`` are those of ``Attribute``."""
     places = [places] if isinstance(places, str) else [*places]
-    make = partial(Attribute, places[0].rpartition(".")[2], **options)
-    return define(places, lambda _: make(), fingerprint_of=bodies, defines_new_attribute=True)
+    name = places[0].rpartition(".")[2]
+
+    def make(original: Any) -> Attribute:
+        return Attribute(name, **options)
+
+    return define(places, make, fingerprint_of=bodies, defines_new_attribute=True)
 
 
 def support(*targets: Target) -> tuple[Target, ...]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, add, argument, in_caches, mx, wrap
+from ....core.verbs import Patch, add, argument, define, in_caches, mx, wrap
 from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
@@ -34,10 +34,13 @@ BATCH_QUANTIZED = Patch(
             },
         ),
         *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
-        *add(
+        *define(
             f"{_BATCH}._right_padding",
-            contract.NO_PADDING,
-            *(f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")),
+            lambda original: contract.NO_PADDING,
+            fingerprint_of=tuple(
+                f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")
+            ),
+            defines_new_attribute=True,
         ),
     ),
     doc="""mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves.

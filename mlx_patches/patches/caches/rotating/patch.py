@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Patch, add, argument, define, in_caches, mx, wrap
+from ....core.verbs import Attribute, Patch, argument, define, in_caches, mx, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import around_setter
 
@@ -182,7 +182,12 @@ def parse_bool(saved: Any, default: bool) -> bool:
 ROTATING_RESTORED = Patch(
     id="rotating-restored",
     targets=(
-        *add(in_caches(f"{_BATCH}._lengths"), NO_LENGTHS, f"{_BATCH}.__init__", f"{_BATCH}.state"),
+        *define(
+            in_caches(f"{_BATCH}._lengths"),
+            lambda original: NO_LENGTHS,
+            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
+            defines_new_attribute=True,
+        ),
         *define(in_caches(f"{_BATCH}.meta_state"), around_setter(put_meta_state)),
     ),
     probe=".probe_restored:probe",
