@@ -75,7 +75,7 @@ def count(cells: Iterable[Cell]) -> dict[str, int]:
 
 
 def exit_code(cells: Sequence[Cell]) -> int:
-    """1 if a cell of the last run, patched if possible, is wrong or ignored; 2 if nothing ran."""
+    """The patched run decides, if any: 1 if a cell is wrong or ignored, 2 if nothing ran."""
     last = [cell for cell in cells if cell.patched] or cells
     verdicts = {cell.verdict for cell in last}
     return 1 if verdicts & set(BAD) else 0 if RIGHT in verdicts else 2
