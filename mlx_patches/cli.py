@@ -460,9 +460,9 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option(
     "--server",
     metavar="COMMAND",
-    help="Send a server requests in company instead; {model} and {port} are replaced.",
+    help="Send concurrent requests to a server instead; {model} and {port} are replaced.",
 )
-@click.option("--url", help="As --server, for a server that runs with the model of --write-model.")
+@click.option("--url", help="Like --server, for a running server with the model of --write-model.")
 @click.option(
     "--write-model",
     type=to_path,

@@ -22,6 +22,8 @@ from patch_evidence import Evidence
 from release_sets import ROOT
 
 from mlx_patches.core.files import write as write_whole
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.core.patch import Patch
 from mlx_patches.matrix.matrix import COMPILED, FORMAT, CompatMatrix
 from mlx_patches.matrix.ranges import BrokenSet, Warned
 from mlx_patches.patches import catalogue
@@ -66,7 +68,7 @@ def load() -> CompatMatrix:
 def document() -> dict[str, Any]:
     """The whole matrix."""
     lab = lab_evidence.load()
-    always = [patch.id for patch in catalogue.builtin() if patch.every_model]
+    always = [patch.id for patch in catalogue.builtin() if is_for_every_model(patch)]
     return {
         "schema": SCHEMA,
         **build_rules(load_evidence()),
@@ -75,6 +77,13 @@ def document() -> dict[str, Any]:
         "models": model_rows.rows(lab, always),
         **read_defects(),
     }
+
+
+def is_for_every_model(patch: Patch) -> bool:
+    if patch.every_model is not None or patch.optional:
+        return bool(patch.every_model)
+    modules = [target.module for target in patch.targets]
+    return not any(one.startswith(package) for one in modules for package in MODEL_PACKAGES)
 
 
 # -- the rules -------------------------------------------------------------------------------

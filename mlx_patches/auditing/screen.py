@@ -262,15 +262,7 @@ def commands(report: Audit) -> list[str]:
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
     open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
-    held = [
-        cell
-        for one in report.verdicts
-        for cell in (
-            *one.fails_solo(here),
-            *one.fails_with_images(here),
-            *one.fails_on_images(here),
-        )
-    ]
+    held = [cell for one in report.verdicts for cell in one.fails_beside(here)]
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in held]
     repairable = not here.active and any(repaired)

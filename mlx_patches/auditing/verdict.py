@@ -202,6 +202,10 @@ class ModelVerdict:
         unmeasured = self.list_unmeasured_images(here)
         return tuple(one for one in self._open(self.shown, here) if one not in unmeasured)
 
+    def fails_beside(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """The single requests and the batches with images that are wrong in this environment."""
+        return (*self.fails_solo(here), *self.fails_with_images(here), *self.fails_on_images(here))
+
     def list_unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The stages that are wrong as released, if patches are in effect that may repair them."""
         return tuple(one for one in self.shown if here.active and one.pair == "r")
@@ -210,12 +214,7 @@ class ModelVerdict:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_solo(here):
             return 1
-        beside = (
-            *self.fails_solo(here),
-            *self.fails_with_images(here),
-            *self.fails_on_images(here),
-        )
-        if any(one.severity in fail_on for one in beside):
+        if any(one.severity in fail_on for one in self.fails_beside(here)):
             return 1
         if self.verdict == NOT_MEASURED:
             return 2

@@ -96,11 +96,12 @@ class Patch(NamedTuple):
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
             with a dot is relative to the patch's folder.
         severity: the effect on users, a word of ``evidence.words.SEVERITIES``.
-        every_model: it is applied whatever model is loaded. Other patches are applied only if the
-            model's entry in the matrix names them.
+        every_model: it is applied whatever model is loaded, by default if none of its targets is in
+            a model's module or the caches. Other patches are applied only if the model's entry in
+            the matrix names them.
         wrong_solo: the model types, separated by spaces, whose published configs are wrong even for
             a single request. That of a module means every type that the module implements.
-        changes_solo: it changes the result of a single request.
+        changes_solo: it changes the result of a single request, even without ``wrong_solo``.
         optional: not part of the default set; applied only by id.
         profiles: further profiles, besides the one of its folder.
         formerly: its previous id, which users' settings may still name.
@@ -120,7 +121,7 @@ class Patch(NamedTuple):
     doc: str = ""
     security: bool = False
     severity: str = "wrong-text"  # the worst, so that a new patch is not overlooked
-    every_model: bool = False
+    every_model: bool | None = None
     wrong_solo: str = ""
     changes_solo: bool = False
     profiles: tuple[str, ...] = ()
@@ -134,6 +135,11 @@ class Patch(NamedTuple):
             assert self.module, f"take {self.id} from the catalogue, which knows its module"
             module = self.module.rpartition(".")[0] + module
         return module, function
+
+    @property
+    def affects_solo(self) -> bool:
+        """Whether it changes the result of a single request."""
+        return self.changes_solo or bool(self.wrong_solo)
 
     @property
     def documentation(self) -> str:

@@ -8,7 +8,8 @@
     tensors(places, change)             before: the checkpoint that ``sanitize`` receives
     wrap(places, wrapper)               all of it, if no verb above fits
     define(places, factory)             the attribute itself, such as a property
-    add(places, function, *bodies)      a method that the release lacks
+    add(places, value, *bodies)         an attribute that the release lacks
+    convert(places, *bodies, read=)     an attribute of instances when it is read or written
 
 A place is ``package.module:Qualified.name``; ``places`` is one or several. The parameters of the
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
@@ -162,9 +163,20 @@ def _check_again(factory: Factory, when: Function | ByName | None) -> Factory:
     return replace_function(build)
 
 
-def add(places: Places, function: Any, *bodies: str) -> tuple[Target, ...]:
-    """Targets that the release lacks, with this function; ``bodies`` name the defective code."""
-    return define(places, lambda _: function, fingerprint_of=bodies, defines_new_attribute=True)
+def add(places: Places, value: Any, *bodies: str) -> tuple[Target, ...]:
+    """Targets that the release lacks, with this value; ``bodies`` name the defective code."""
+    return define(places, lambda _: value, fingerprint_of=bodies, defines_new_attribute=True)
+
+
+def convert(places: Places, *bodies: str, **options: Any) -> tuple[Target, ...]:
+    """Targets at one attribute of instances; ``options`` are those of ``Attribute``."""
+    places = [places] if isinstance(places, str) else [*places]
+    name = places[0].rpartition(".")[2]
+
+    def make(original: Any) -> Attribute:
+        return Attribute(name, **options)
+
+    return define(places, make, fingerprint_of=bodies, defines_new_attribute=True)
 
 
 def support(*targets: Target) -> tuple[Target, ...]:

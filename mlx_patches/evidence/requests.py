@@ -1,4 +1,4 @@
-"""The server lab's evidence: what a server does wrong with requests in company, by parameter.
+"""The server lab's evidence: what a server does wrong with concurrent requests, by parameter.
 
 One file per release of a host, with a part for each command line that was measured.
 """

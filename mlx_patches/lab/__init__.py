@@ -13,7 +13,7 @@ from typing import Any
 from ..core.packages import package_of
 from ..evidence.words import BFLOAT16, FLOAT32
 
-# What stands for a family's name where a scenario is of the whole release.
+# Replaces a family's name in the results of scenarios of the whole release.
 RELEASE = "release"
 
 

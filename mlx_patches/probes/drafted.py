@@ -16,7 +16,7 @@ def decode(module: Any, model: Any, prompt: list[int], **options: Any) -> list[i
 
 
 class Whole:
-    """A model of a text model."""
+    """A whole model around a text model."""
 
     def __init__(self, language_model: Any):
         self.language_model = language_model

@@ -12,7 +12,7 @@ from . import NotApplicable
 from .stop_text import PIECES
 
 
-async def ask(engine: Any, **sent: Any) -> Any:
+async def collect(engine: Any, **sent: Any) -> Any:
     """The output of an answer that is not streamed."""
     output = await engine.generate("hi", **sent)
     await asyncio.sleep(0.01)  # the event loop closes what an engine leaves open

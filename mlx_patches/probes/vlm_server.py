@@ -5,9 +5,11 @@ import importlib
 import threading
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 from ..core.arrays import mx
+from .fixtures import require_names
 
 
 def make_silent_generator(chunks: Iterable[str]) -> Any:
@@ -41,6 +43,37 @@ def make_silent_generator(chunks: Iterable[str]) -> Any:
                 queue.put(one)
 
     return Generator()
+
+
+class Loaded:
+    """The generator of a model that needs no memory; ``adapters`` are those that were loaded."""
+
+    adapters: ClassVar[list[Any]] = []
+
+    def __init__(self, model_path: str, adapter_path: Any = None, **options: Any):
+        self.name = model_path
+        self.adapters.append(adapter_path)
+
+    def wait_until_ready(self) -> tuple[Any, ...]:
+        config = SimpleNamespace(model_type="llama", text_config=None)
+        return SimpleNamespace(config=config), None, config
+
+    def stop_and_join(self) -> None:
+        self.name += ", which is unloaded,"
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[Any]:
+    """The module of the release's server that loads models; these need no memory."""
+    server: Any = importlib.import_module("mlx_vlm.server")
+    place = importlib.import_module("mlx_vlm.server.app") if hasattr(server, "__path__") else server
+    require_names(place, "ResponseGenerator")
+    Loaded.adapters.clear()
+    with mock.patch.object(place, "ResponseGenerator", Loaded):
+        try:
+            yield place
+        finally:
+            place.unload_model_sync()
 
 
 VOCABULARY = 64

@@ -60,6 +60,9 @@ ROWS_BESIDE_THEIR_PLACES: dict[str, object] = {
         "NO_PADDING": "all",
     }.items()
 }
+PLAIN_ATTRIBUTE: dict[str, object] = {
+    "mlx_patches.core.verbs:Attribute": FromOld(lambda kind: lambda name, **_: kind(name))
+}
 # By patch: names of its module, with values that break it. A name in another module has the module
 # before a colon, relative to the patch's folder. A mutant that takes more is in the test of the
 # patch's folder, in ``MUTANTS``.
@@ -144,8 +147,8 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},
     "vlm-sampling-parameters": {"read_parameters": lambda args: {}, "_UNREAD": {}},
     "vlm-schema-thinking": {"FirstToken": lambda waiting: waiting},
-    "offset-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
-    "left-padding-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
+    "offset-alias": PLAIN_ATTRIBUTE,
+    "left-padding-alias": PLAIN_ATTRIBUTE,
     "frozen-state": {"copy_state": lambda state: state},
     "padded-prompts": {
         "find_padded_spans": lambda *_: None,

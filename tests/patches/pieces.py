@@ -3,7 +3,7 @@
 import itertools
 
 
-def said(responses):
+def join_text(responses):
     return "".join(response.text for response in responses)
 
 

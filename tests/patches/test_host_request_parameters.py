@@ -162,7 +162,7 @@ def test_body_that_is_no_object_is_refused(ungated):
             asyncio.run(read_body(requests.Request, "app.x:y", body))
 
 
-def test_media_are_refused_where_vllm_mlx_drops_them(ungated, monkeypatch):
+def test_media_that_vllm_mlx_drops_are_refused(ungated, monkeypatch):
     ungated("host-request-parameters")
     engine = SimpleNamespace(is_mllm=False)
     monkeypatch.setitem(sys.modules, "vllm_mlx.server", SimpleNamespace(_engine=engine))

@@ -16,8 +16,10 @@ def caches(processed, limits=None, left=None):
 
 
 def mask_of(cache, length):
-    mask = patch.make_text_mask(mx.zeros((2, length), mx.int32), None, cache, None)
-    return None if mask is None else mask.tolist()
+    tokens = mx.zeros((2, length), mx.int32)
+    if not patch.has_padding(tokens, None, cache, None):
+        return None
+    return patch.make_text_mask(tokens, None, cache).tolist()
 
 
 def test_padding_masks():
@@ -36,5 +38,5 @@ def test_padding_masks():
 def test_no_device_reads(device_reads):
     tokens = mx.zeros((2, 3), mx.int32)
     assert patch.has_padding(None, tokens[..., None], caches([1, 3], [2, 9]), None)
-    assert patch.make_text_mask(tokens, None, caches([1, 3], [2, 9]), None) is not None
+    assert patch.make_text_mask(tokens, None, caches([1, 3], [2, 9])) is not None
     assert not device_reads

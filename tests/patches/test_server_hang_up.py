@@ -62,7 +62,7 @@ def test_queued_request_is_refused(sockets):
     patch.refuse_gone(None, None, SimpleNamespace())
 
 
-def test_request_that_is_served_alone_ends_in_its_prompt(sockets):
+def test_single_request_ends_in_its_prompt(sockets):
     mine, client = sockets
     queue = Queue()
     answers, *_ = patch.watch_client((queue, SimpleNamespace(client=mine), None))

@@ -7,7 +7,7 @@ from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import generate_answer
 
 from ..releases.models import module_or_skip
-from .pieces import said, splits
+from .pieces import join_text, splits
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def server(ungated):
 def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
     for pieces in splits(text):
         responses, context = generate_answer(server, pieces, stops)
-        assert said(responses) == wanted, pieces
+        assert join_text(responses) == wanted, pieces
         assert context._should_stop == (wanted != text)
 
 
@@ -77,7 +77,7 @@ def test_stop_string_does_not_span_reasoning():
     responses = (
         SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
     )
-    assert said(cut_at_stops(responses, ["##"], print)) == "a##b"
+    assert join_text(cut_at_stops(responses, ["##"], print)) == "a##b"
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -15,7 +15,7 @@ from mlx_patches.patches._shared.request_fields import FIELDS
 from mlx_patches.patches.vllm_mlx.vllm_requests import busy, failures, left, stops
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.vllm_engine import (
-    ask,
+    collect,
     make_engine,
     make_output,
     open_simple_engine,
@@ -64,7 +64,7 @@ def sample(processors, seed=None):
     return tokens
 
 
-@pytest.mark.parametrize("how", [stream, ask])
+@pytest.mark.parametrize("how", [stream, collect])
 def test_seed_decides_the_tokens(how, engine, ungated):
     ungated("vllm-request-fields")
     found = [

@@ -7,7 +7,8 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_model_swap import patch
-from mlx_patches.patches.server.vlm_model_swap.probe import get, loading
+from mlx_patches.patches.server.vlm_model_swap.probe import get
+from mlx_patches.probes.vlm_server import loading
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 

@@ -10,7 +10,7 @@ from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer, has_messages
 from mlx_patches.probes.vlm_server import make_silent_generator
 
-from .pieces import said, splits
+from .pieces import join_text, splits
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -40,7 +40,7 @@ def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
     listed = [stop] if isinstance(stop, str) else stop
     for pieces in splits(text):
         tokens, cancelled = generate_answer(pieces, stop=stop)
-        assert said(tokens) == wanted, pieces
+        assert join_text(tokens) == wanted, pieces
         assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
         # A row that has ended by itself is not cancelled.
         ends = [text.find(word) + len(word) for word in listed if word and word in text]
@@ -78,7 +78,7 @@ def test_concurrent_stop_strings(build, ungated):
     found = {}
 
     def ask(stop):
-        found[stop] = said(generator.generate("hi", args=build(stop=[stop]))[1])
+        found[stop] = join_text(generator.generate("hi", args=build(stop=[stop]))[1])
 
     threads = [threading.Thread(target=ask, args=(stop,)) for stop in ("two", "e t", "ou", "x")]
     for thread in threads:
@@ -114,7 +114,7 @@ def test_stop_sequences_end_a_message_after_its_thinking(pieces, prompt, wanted,
     ungated("vlm-stop-text")
     sent = {"stop_sequences": ["##"]}
     tokens, cancelled = generate_answer([*pieces, "d"], "AnthropicRequest", prompt, **sent)
-    assert said(tokens) == wanted
+    assert join_text(tokens) == wanted
     assert tokens[-1].finish_reason == "stop"
     assert cancelled == [7]
 
@@ -125,7 +125,7 @@ def test_message_reports_the_stop_sequence(build, ungated):
     request = SimpleNamespace(stop_sequences=["x", "##"])
     generator = make_silent_generator(["a", "##", "b"])
     args = importlib.import_module("mlx_vlm.server")._build_gen_args(request)
-    text = said(generator.generate("hi", args=args)[1])
+    text = join_text(generator.generate("hi", args=args)[1])
     assert anthropic._apply_stop_sequences(text, request.stop_sequences) == ("a", "##")
     assert anthropic._apply_stop_sequences("a##", ["##"]) == ("a", "##")
     assert anthropic._apply_stop_sequences("a", ["##"]) == ("a", None)

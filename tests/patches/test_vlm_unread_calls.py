@@ -7,7 +7,7 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_unread_calls import patch
 from mlx_patches.patches.server.vlm_unread_calls.probe import BROKEN, END, GOOD, START, read_answer
 
-from .pieces import said
+from .pieces import join_text
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -22,7 +22,7 @@ def check(text, size, start="<c>", end="</c>", thinking=lambda token: False):
     """The text of an answer in pieces, whose calls are readable if they begin with a g."""
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     tokens = [SimpleToken(piece) for piece in pieces[:-1]] + [SimpleToken(pieces[-1], "stop")]
-    return said(
+    return join_text(
         patch.check_calls(
             tokens,
             start,
@@ -92,14 +92,14 @@ def test_tokens_outside_calls_are_not_held_back():
 def test_release_parses_what_keeps_its_markers(ungated):
     ungated("vlm-unread-calls")
     pieces = ["a", START, BROKEN, END, START, GOOD, END]
-    assert said(read_answer(pieces)) == f"a{BROKEN}{START}{GOOD}{END}"
-    assert said(read_answer(pieces, tools=None)) == "".join(pieces)
+    assert join_text(read_answer(pieces)) == f"a{BROKEN}{START}{GOOD}{END}"
+    assert join_text(read_answer(pieces, tools=None)) == "".join(pieces)
 
 
 def test_thinking_of_an_answer_keeps_its_text(ungated):
     ungated("vlm-unread-calls")
     pieces = ["<think>", START, BROKEN, END, "</think>", START, BROKEN, END]
-    assert said(read_answer(pieces)) == f"<think>{START}{BROKEN}{END}</think>{BROKEN}"
+    assert join_text(read_answer(pieces)) == f"<think>{START}{BROKEN}{END}</think>{BROKEN}"
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -38,13 +38,13 @@ def sample() -> list[Family]:
 def test_solo_changes_only_where_wrong(family):
     """Output alone may change only if it depended on how the prompt is cut into chunks.
 
-    Patches that repair other defects of a request alone, ``changes_solo``, are left out.
+    Patches that repair other defects of a request alone, ``affects_solo``, are left out.
     """
     model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]
     before = generate_solo(model, prompt, STEPS)
     assert len(before) >= STEPS
-    others = {patch.id for patch in catalogue.builtin() if patch.changes_solo}
+    others = {patch.id for patch in catalogue.builtin() if patch.affects_solo}
     mlx_patches.apply(patches=set(every_patch()) - others)
     try:
         again = build(family)

@@ -50,11 +50,10 @@ def test_related_model_is_right(family):
 
 
 def test_only_model_patches_are_named():
-    named = [patch for patch in catalogue.builtin() if patch.changes_solo]
+    named = [patch for patch in catalogue.builtin() if patch.affects_solo]
     assert named
     for patch in named:
         # What only carries the model's state, such as a prefix cache, is a supporting target.
         own = [target for target in patch.targets if not target.supports]
         assert own
         assert all(".models." in target.module for target in own), patch.id
-    assert all(p.changes_solo for p in catalogue.builtin() if p.wrong_solo)

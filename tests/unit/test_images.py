@@ -220,7 +220,7 @@ def test_missing_image_patch_counts(evidence):
     assert one.fails_on_images(PatchState(True, frozenset({"of-blocks"})))
 
 
-def test_reason_is_told_if_not_compared(evidence):
+def test_audit_names_why_images_were_not_compared(evidence):
     one = judged(family="molmo")
     images = one.as_dict(IDLE)["images_solo"]
     assert images["not_compared"] == "transformers has no model of this type"

@@ -204,7 +204,7 @@ def test_known_definition_in_another_file(cache, monkeypatch):
         assert resolve.in_file(one).released is released
 
 
-def test_absent_sibling_holds_nobody_back(cache):
+def test_absent_target_holds_no_other_back(cache):
     patch = patch_of("Cache.update", "Cache.gone", "Nobody.update", target("f", "fake_lm.none"))
     outcomes = manager_for(patch).apply(patch)
     assert statuses(outcomes) == ["applied", "absent", "absent", "pending"]

@@ -11,6 +11,7 @@ from mlx_patches.core.verbs import (
     around,
     before,
     by_rows,
+    convert,
     define,
     everywhere,
     family,
@@ -185,6 +186,18 @@ def test_checks_read_by_name_or_get_the_call():
     assert check([1, 2])
     assert not check([1])
     assert target.factory(record)([1])[0] == [1]
+
+
+def test_convert_reads_and_writes_one_attribute_of_two_classes():
+    places = ("toy_lm.cache:Cache.size", "toy_lm.cache:Batch.size")
+    targets = convert(places, "Cache.__init__", read=lambda one: vars(one)["size"] + 1, write=int)
+    assert [target.name for target in targets] == ["Cache.size", "Batch.size"]
+    assert all(one.defines_new_attribute and one.bodies == ("Cache.__init__",) for one in targets)
+    first, second = (target.factory(None) for target in targets)
+    assert first is not second  # each reports to its own site
+    cache = type("Cache", (), {"size": first})()
+    cache.size = "4"
+    assert (vars(cache)["size"], cache.size) == (4, 5)
 
 
 def test_places_name_both_packages():

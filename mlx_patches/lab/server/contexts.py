@@ -1,4 +1,4 @@
-"""The contexts of the matrix: the company in which a request is sent."""
+"""The contexts of the matrix: the other requests with which a request is sent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Place:
         return future
 
 
-# Sends a parameter's requests, streamed or not, in company.
+# Sends a parameter's requests, streamed or not, in a context.
 Context = Callable[[Place, Parameter, bool], Company]
 
 
@@ -92,7 +92,7 @@ def is_joined(place: Place, parameter: Parameter, stream: bool) -> Company:
 
 
 def crowd(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """Several at once, and as many plain ones."""
+    """Several requests at once, and as many plain ones."""
     requests = list(parameter.requests) * (3 if len(parameter.requests) == 1 else 1)
     futures = [
         (one, place.pool.submit(place.send, one, stream))

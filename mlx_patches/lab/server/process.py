@@ -37,7 +37,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the server's first process runs; a server that is not ours is taken to."""
+        """Whether the server's first process runs; assumed of a server that is not ours."""
         return not self.group or is_running(self.group)
 
     def demand(self) -> float | None:
@@ -117,7 +117,7 @@ def run(
             wait_until_ready(process, child.process)
             yield process
     finally:
-        if group:  # where the supervisor was killed
+        if group:  # the supervisor may have been killed
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 

@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one parameter's cells have in common that are not right: verdict and contexts."""
+    """The cells of one parameter with the same verdict, which is not right."""
 
     endpoint: str
     parameter: str
@@ -75,7 +75,7 @@ def count(cells: Iterable[Cell]) -> dict[str, int]:
 
 
 def exit_code(cells: Sequence[Cell]) -> int:
-    """That of the patched run, if any: 1 if a cell is wrong or ignored, 2 if nothing ran."""
+    """The patched run decides, if any: 1 if a cell is wrong or ignored, 2 if nothing ran."""
     last = [cell for cell in cells if cell.patched] or cells
     verdicts = {cell.verdict for cell in last}
     return 1 if verdicts & set(BAD) else 0 if RIGHT in verdicts else 2

@@ -26,6 +26,12 @@ PROMPT_CACHE_FETCH = tuple(
     f"mlx_lm.{module}:LRUPromptCache.fetch_nearest_cache" for module in ("server", "models.cache")
 )
 
+# The fields of an optional patch that limits what a request or a model's folder can reach, and of
+# one that the profile ``safe`` has too.
+LIMIT: dict[str, Any] = {"severity": "security", "security": True, "optional": True}
+LIMIT["profiles"] = ("security",)
+SAFE_LIMIT = LIMIT | {"profiles": ("security", "safe")}
+
 # The models of mlx-vlm that compute M-RoPE positions themselves.
 MROPE = (
     "glm4v glm4v_moe glm_ocr paddleocr_vl qwen2_5_vl qwen2_vl qwen3_5 qwen3_omni_moe qwen3_vl"

@@ -104,6 +104,7 @@ def convert_to_batch(layer: Any) -> Any:
 
 EXTEND_SOLO_BATCH = Patch(
     id="extend-solo-batch",
+    every_model=False,
     formerly="single-joins",
     severity="crash",
     targets=(

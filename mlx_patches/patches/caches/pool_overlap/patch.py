@@ -229,7 +229,6 @@ _STORE = "mlx_vlm.apc:DiskBlockStore"
 PATCH = Patch(
     id="pool-overlap",
     wrong_solo="deepseek_v4",
-    changes_solo=True,
     targets=(
         *argument(
             "mlx_vlm.models.deepseek_v4.language:Compressor.__call__",

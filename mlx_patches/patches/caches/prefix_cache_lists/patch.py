@@ -30,7 +30,6 @@ def has_rows(cache: Any) -> bool:
 PATCH = Patch(
     id="vlm-prefix-cache-lists",
     formerly="prefix-cache-lists",
-    every_model=True,
     severity="crash",
     targets=result("mlx_vlm.apc:_prompt_cache_is_batch_shaped", check_inner_caches),
 )

@@ -24,7 +24,6 @@ def convert_to_plain(entries: Sequence[Any]) -> list[Any]:
 PATCH = Patch(
     id="vlm-prefix-chunks",
     formerly="prefix-chunks",
-    every_model=True,
     severity="crash",
     targets=argument("mlx_vlm.apc:_merge_exact_cache_entries", "entries", convert_to_plain),
 )

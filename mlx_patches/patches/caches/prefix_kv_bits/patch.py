@@ -66,7 +66,6 @@ def has_kv_bits(generator: Any, /) -> bool:
 PATCH = Patch(
     id="vlm-prefix-kv-bits",
     formerly="prefix-kv-bits",
-    every_model=True,
     severity="crash",
     targets=wrap(
         vlm_generators("BatchGenerator._build_mixed_prompt_batch"),

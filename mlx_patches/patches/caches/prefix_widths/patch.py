@@ -91,7 +91,6 @@ def make_prefix_view(pick: dict[str, Any], tensors: Tensors, shape: Shape) -> di
 PATCH = Patch(
     id="vlm-prefix-widths",
     formerly="prefix-widths",
-    every_model=True,
     severity="crash",
     targets=wrap("mlx_vlm.apc:make_warm_batch_kv_cache_multi", build_by_shape),
 )

@@ -143,7 +143,6 @@ _BATCH = f"{_MODULE}:{CLASS}"
 BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
     severity="crash",
-    every_model=True,
     targets=(
         *contract.make_targets(
             _BATCH, {"prepare": contract.prepare, "finalize": contract.finalize, "extract": extract}

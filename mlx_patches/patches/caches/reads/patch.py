@@ -9,7 +9,7 @@ stores it.
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Patch, Target, define, result
+from ....core.verbs import Patch, Target, convert, result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -29,12 +29,8 @@ def _read_anew(
         except (AttributeError, KeyError):  # an int, or not set yet
             return read_stored(instance, attribute)
 
-    return define(
-        f"{module}:{cls}.{attribute}",
-        lambda original: Attribute(attribute, read, guarded=False),
-        fingerprint_of=tuple(f"{cls}.{method}" for method in methods),
-        defines_new_attribute=True,
-    )
+    bodies = (f"{cls}.{method}" for method in methods)
+    return convert(f"{module}:{cls}.{attribute}", *bodies, read=read, guarded=False)
 
 
 # -- offset --------------------------------------------------------------------------------

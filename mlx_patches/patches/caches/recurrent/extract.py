@@ -30,6 +30,7 @@ def extract_row(cache: Any, idx: int) -> Any:
 
 RECURRENT_EXTRACT = Patch(
     id="recurrent-extract",
+    every_model=False,
     severity="crash",
     targets=wrap(
         "mlx_lm.generate:Batch.extract_cache",

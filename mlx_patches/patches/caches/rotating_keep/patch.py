@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, before, define, in_caches, mx, result, wrap
+from ....core.verbs import Patch, add, before, in_caches, mx, result, wrap
 from ..._shared.rows import cut_to_window
 
 _BATCH = "BatchRotatingKVCache"
@@ -200,12 +200,7 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        *define(
-            _in_batch("keep"),
-            lambda original: 0,
-            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
-            defines_new_attribute=True,
-        ),
+        *add(_in_batch("keep"), 0, f"{_BATCH}.__init__", f"{_BATCH}.merge"),
         *before(_in_batch("_update_in_place"), save_from_step, when=has_keep),
         *before(_in_batch("_update_concat"), save_from_chunk, when=has_keep),
         *before(_in_batch("finalize"), clamp_before_finalize, when=has_keep),

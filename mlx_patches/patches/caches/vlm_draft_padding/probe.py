@@ -11,7 +11,7 @@ def probe(target: Target) -> Result:
     if read is None:
         raise NotApplicable("Qwen3.5 keeps no padding in this release")
 
-    def see() -> list[int]:
+    def read_padding() -> list[int]:
         if target.name == read.__name__:
             return list(read(cache)[0])
         module._create_qwen3_5_attention_mask(mx.zeros((2, 1, 8)), cache)
@@ -20,8 +20,8 @@ def probe(target: Target) -> Result:
     cache = caches.BatchKVCache([0, 0])
     keys = mx.zeros((2, 1, 4, 8))
     cache.update_and_fetch(keys, keys)
-    see()
+    read_padding()
     cache.prepare(right_padding=[0, 2])
     cache.finalize()
-    seen = see()
+    seen = read_padding()
     return Result(seen != [0, 2], f"the rows' padding is [0, 2], Qwen3.5 sees {seen}")

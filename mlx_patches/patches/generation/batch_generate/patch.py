@@ -189,7 +189,6 @@ def recompute_delta(row: Mapping[str, Any]) -> dict[str, Any]:
 _BODY = ("_generate_batch",)
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
-    every_model=True,
     targets=(
         *wrap(vlm_generators("_generate_batch"), generate_unpadded),
         *wrap(
@@ -220,7 +219,6 @@ PADDED_PROMPTS = Patch(
 
 PADDED_DELTAS = Patch(
     id="padded-deltas",
-    every_model=True,
     targets=wrap("mlx_vlm.generate.ar:_unpad_batch_prompts", unpad_deltas),
     probe=".probe:probe_deltas",
     doc="""mlx_vlm.batch_generate: wrong positions for shorter prompts with images.

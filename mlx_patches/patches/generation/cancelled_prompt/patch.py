@@ -57,7 +57,6 @@ _MODULE = "mlx_vlm.generate.ar"
 _BODIES = (_REMOVE, _GENERATE)
 PATCH = Patch(
     id="cancelled-prompt",
-    every_model=True,
     targets=(
         *wrap(f"{_MODULE}:{_REMOVE}", end_padding, fingerprint_of=_BODIES),
         *wrap(f"{_MODULE}:{_GENERATE}", drop_padding, fingerprint_of=_BODIES),

@@ -195,7 +195,6 @@ _LM, _VLM = "mlx_lm.tokenizer_utils", "mlx_vlm.tokenizer_utils"
 _SERVER = f"{_VLM}:_ServerTokenStreamer"
 PATCH = Patch(
     id="detokenizer-text",
-    every_model=True,
     targets=(
         *wrap(f"{_LM}:{_BYTES}.add_token", add_known, when=is_unknown),
         *argument(f"{_LM}:{_BYTES}._decode_bytes", "seq", replace_nul, when=has_nul),

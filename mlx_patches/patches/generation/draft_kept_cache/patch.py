@@ -95,6 +95,5 @@ def find_missing(prompt: Any, answer: list[int], fed: int) -> list[int]:
 
 PATCH = Patch(
     id="draft-kept-cache",
-    every_model=True,
     targets=wrap("mlx_lm.generate:speculative_generate_step", complete_caches),
 )

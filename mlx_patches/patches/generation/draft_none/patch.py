@@ -1,7 +1,7 @@
 """mlx-lm with a draft model and num_draft_tokens 0: penalties ignore the answer so far.
 
 Why: After each step, the release removes the drafted tokens from those that logits processors are
-    called with. Without drafts, it still removes at least one, which is the answer's.
+    called with. Without drafts, it still removes one, which belongs to the answer.
 How: With ``num_draft_tokens`` 0, each processor is called with the last token of every call.
 Upstream: Not fixed in mlx-lm 0.32.2.
 Retire when: ``speculative_generate_step`` removes only drafted tokens.
@@ -37,7 +37,6 @@ def has_no_drafts(logits_processors: Any, num_draft_tokens: int) -> bool:
 
 PATCH = Patch(
     id="draft-none",
-    every_model=True,
     targets=argument(
         "mlx_lm.generate:speculative_generate_step",
         "logits_processors",

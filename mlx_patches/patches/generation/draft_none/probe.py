@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx
+from ....probes.kit import CountingModel, Result, Target, module_of, mx
 
-_PROMPT, _VOCABULARY = 5, 16
+_PROMPT = 5
 
 
 def probe(target: Target) -> Result:
@@ -25,21 +25,11 @@ def decode(module: Any, name: str, **options: Any) -> tuple[list[int], list[list
 
     steps = getattr(module, name)(
         mx.array([_PROMPT]),
-        Toy(),
-        Toy(),
+        CountingModel(),
+        CountingModel(),
         prompt_cache=[],
         max_tokens=6,
         logits_processors=[process],
         **options,
     )
     return [int(step[0]) for step in steps], calls
-
-
-class Toy:
-    """A model without caches: each token is followed by the next one."""
-
-    layers = ()
-
-    def __call__(self, tokens: Any, cache: Any = None) -> Any:
-        """Logits (1, length, vocabulary) of tokens (1, length)."""
-        return mx.where(mx.arange(_VOCABULARY) == (tokens[..., None] + 1) % _VOCABULARY, 9.0, 0.0)

@@ -30,7 +30,6 @@ def copy_tokens(tokens: list[int]) -> list[int]:
 
 PATCH = Patch(
     id="extracted-tokens",
-    every_model=True,
     severity="crash",
     targets=result("mlx_lm.generate:BatchGenerator.extract_cache", copy_entries),
 )

@@ -69,7 +69,6 @@ def write_defaults(defaults: Defaults) -> None:
 PATCH = Patch(
     id="generator-stream",
     severity="crash",
-    every_model=True,
     targets=result(
         ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
         restore_defaults,

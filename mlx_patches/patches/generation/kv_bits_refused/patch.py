@@ -88,8 +88,6 @@ def generate_supported(
     generate: Function, prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """mlx-vlm's tokens of an answer; with float caches if its model does not support others."""
-    if not has_bits(**kwargs):  # another patch's layer let this one run
-        return generate(prompt, model, *args, **kwargs)
     quantize = sys.modules[generate.__module__].maybe_quantize_kv_cache
     accepted = inspect.signature(quantize).parameters
     options = {
@@ -135,8 +133,6 @@ def has_bits(*args: Any, **kwargs: Any) -> bool:
 
 def keep_batch_options(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """A batch generator's arguments, without ``kv_bits`` if its model does not support them."""
-    if not has_bits(**kwargs):  # another patch's layer let this one run
-        return kwargs
     options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
     make = sys.modules[module]._make_cache
     return keep_supported(model, kwargs, options, try_quantized_batch, make)
@@ -203,7 +199,6 @@ def warn(model: str) -> None:
 PATCH = Patch(
     id="kv-bits-refused",
     severity="crash",
-    every_model=True,
     targets=(
         *argument(
             "mlx_lm.generate:generate_step",

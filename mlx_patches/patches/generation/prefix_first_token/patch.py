@@ -96,7 +96,6 @@ def next_output(batch: Any, use: Callable[[Any], Any]) -> Iterator[None]:
 PATCH = Patch(
     id="vlm-prefix-first-token",
     formerly="prefix-first-token",
-    every_model=True,
     targets=(
         *wrap(vlm_generators("PromptProcessingBatch.prompt_step"), end_with_rows),
         *wrap(vlm_generators("PromptProcessingBatch.generate"), choose_first),

@@ -37,7 +37,6 @@ def lacks_config(generator: Any, /) -> bool:
 PATCH = Patch(
     id="vlm-prefix-no-config",
     formerly="prefix-no-config",
-    every_model=True,
     severity="crash",
     targets=wrap(
         [place for name in READERS for place in vlm_generators(name)],

@@ -55,7 +55,6 @@ def fill_list(lists: Sequence[Any], rows: int) -> list[Any]:
 PATCH = Patch(
     id="processor-rows",
     severity="crash",
-    every_model=True,
     targets=(
         *after("mlx_lm.generate:PromptProcessingBatch.extend", replace_none),
         *after("mlx_lm.generate:GenerationBatch.filter", cut_lists),

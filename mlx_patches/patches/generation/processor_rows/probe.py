@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, own_module
+from ....probes.kit import CountingModel, Result, Target, mx, own_module
 
-_VOCABULARY = 128
 # The rows: the turn at which each joins, its first token, how many tokens it generates, and its
 # step. A row without processors has step 1. The longer rows stay while others join and leave. When
 # all rows with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm
@@ -46,18 +45,6 @@ class _Row:
         return mx.roll(logits, self.step - 1, axis=-1)
 
 
-class _Counting:
-    """A model without layers whose next token is the last one plus 1."""
-
-    layers: tuple[Any, ...] = ()
-
-    def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
-        return mx.eye(_VOCABULARY)[(tokens + 1) % _VOCABULARY] * 10.0
-
-    def make_cache(self) -> list[Any]:
-        return []
-
-
 def probe(target: Target) -> Result:
     """Red if a row's tokens, or its processor's calls, differ from those of a solo run."""
     module = own_module(target)
@@ -81,7 +68,7 @@ def _generate(module: ModuleType, rows: list[_Row]) -> None:
     """Add, remove and generate rows, in 60 turns."""
     if module.__name__ == "mlx_lm.generate":
         sizes = {"prefill_batch_size": 4, "completion_batch_size": 8}
-        generator = module.BatchGenerator(_Counting(), **sizes)
+        generator = module.BatchGenerator(CountingModel(), **sizes)
     else:
         generator = _Joining(module)
     uids: dict[int, _Row] = {}
@@ -113,7 +100,7 @@ class _Joining:
         self.count = uids.stop
         last = [prompt[-1] for prompt in prompts]
         batch = self.module.GenerationBatch(
-            model=_Counting(),
+            model=CountingModel(),
             uids=list(uids),
             inputs=mx.array(last),
             prompt_cache=[],

@@ -24,7 +24,6 @@ def show_prompt(prompt: Any, logits_processors: Any) -> Any:
 
 PATCH = Patch(
     id="processors-prompt",
-    every_model=True,
     targets=argument(
         ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
         "logits_processors",

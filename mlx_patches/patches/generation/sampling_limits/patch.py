@@ -72,7 +72,6 @@ def limit_seed(generation_args: Any) -> Any:
 PATCH = Patch(
     id="sampling-limits",
     severity="crash",
-    every_model=True,
     targets=(
         *wrap(everywhere("sample_utils:make_logits_processors"), make_in_limits),
         *wrap(everywhere("sample_utils:apply_top_k"), limit_top_k),

@@ -60,7 +60,6 @@ _NAMES = {
 
 PATCH = Patch(
     id="sampling-threads",
-    every_model=True,
     mlx=("0.31.2", "0.32.0"),
     targets=define(
         [f"{package}.sample_utils:{name}" for package in _NAMES for name in _NAMES[package]],

@@ -29,6 +29,5 @@ def count_caches(model: Any) -> int:
 
 PATCH = Patch(
     id="speculative-split",
-    every_model=True,
     targets=argument("mlx_lm.generate:speculative_generate_step", "model", match_caches),
 )

@@ -31,7 +31,6 @@ def removes_spaces(tokenizer: Any) -> bool:
 
 PATCH = Patch(
     id="stream-spaces",
-    every_model=True,
     targets=after(
         "mlx_lm.tokenizer_utils:BPEStreamingDetokenizer.__init__",
         match_tokenizer,

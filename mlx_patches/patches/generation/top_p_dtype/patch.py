@@ -37,7 +37,6 @@ def normalize(logits: Any) -> Any:
 
 PATCH = Patch(
     id="top-p-dtype",
-    every_model=True,
     targets=(
         *wrap(everywhere("sample_utils:apply_top_p"), keep_values),
         *argument("mlx_vlm.sample_utils:top_p_sampling", "logits", normalize_float16),

@@ -19,6 +19,5 @@ def has_several_rows(logits: Any, /) -> bool:
 PATCH = Patch(
     id="top-p-rows",
     severity="crash",
-    every_model=True,
     targets=by_rows("mlx_vlm.sample_utils:top_p_sampling", has_several_rows),
 )

@@ -1,8 +1,8 @@
 """mlx-vlm with a drafter: penalties and logit_bias ignored; a block size of 1 ends the answer.
 
 Why: Logits processors, penalties, ``logit_bias`` and thinking budgets change only the first token:
-    drafts are verified without them. A block holds a known token and the drafts; if it has room for
-    no draft, generation ends after one token.
+    drafts are verified without them. A block holds a known token and the drafts; without room for a
+    draft, generation ends after one token.
 How: A generation with one of them runs without the drafter, with a warning; a batch generator that
     drafts refuses such prompts. A block holds at least one draft.
 Upstream: Not fixed in mlx-vlm 0.7.10, whose server refuses grammars and thinking budgets.
@@ -60,7 +60,6 @@ def refuse_processors(self: Any, logits_processors: Any, thinking_budget_criteri
 
 PATCH = Patch(
     id="vlm-draft-options",
-    every_model=True,
     targets=(
         *wrap(vlm_generators("generate_step"), check_drafter),
         *argument(f"{_BATCH}.__init__", "draft_block_size", hold_a_draft),

@@ -1,10 +1,10 @@
 """mlx_vlm.stream_generate with a drafter: wrong output in the next turn over kept caches.
 
 Why: ``PromptCacheState`` keeps a turn's tokens with its caches. With a drafter, the caches lack the
-    answer's last token unless it was drafted, and the next turn continues after it all the same.
-    Before mlx-vlm 0.7, the last block's rejected drafts also stay in the caches.
-How: The common prefix is at most as long as the caches. When the rounds of drafts end, however
-    they do, rejected drafts are trimmed from the caches. Caches that cannot be trimmed, such as
+    answer's last token unless it was drafted, but the next turn continues after it. Before mlx-vlm
+    0.7, the last block's rejected drafts also stay in the caches.
+How: The common prefix is at most as long as the caches. When the rounds of drafts end, for any
+    reason, rejected drafts are trimmed from the caches. Caches that cannot be trimmed, such as
     those of recurrent models, are not used again.
 Upstream: mlx-vlm 0.7.0 forgets rejected drafts before it yields tokens. The caches' missing token
     is not fixed in mlx-vlm 0.7.10.
@@ -80,7 +80,6 @@ def cut_caches(caches: Any, length: int) -> bool:
 
 PATCH = Patch(
     id="vlm-draft-turns",
-    every_model=True,
     targets=(
         *result(
             [f"mlx_vlm.{one}:PromptCacheState.find_prefix_length" for one in _MODULES], limit_prefix

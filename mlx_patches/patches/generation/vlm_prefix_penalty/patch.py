@@ -32,7 +32,6 @@ def has_prefixes(apc_meta: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-prefix-penalty",
-    every_model=True,
     targets=after(
         vlm_generators("PromptProcessingBatch.__init__"), add_cached_prompts, when=has_prefixes
     ),

@@ -52,7 +52,6 @@ def is_whole(cache: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
-    every_model=True,
     targets=(
         *wrap(
             [f"mlx_vlm.{module}:{_FIND}" for module in ("generate", "generate.dispatch")],

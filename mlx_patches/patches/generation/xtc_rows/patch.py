@@ -18,6 +18,5 @@ def has_several_rows(logits: Any, /) -> bool:
 
 PATCH = Patch(
     id="xtc-rows",
-    every_model=True,
     targets=by_rows(everywhere("sample_utils:apply_xtc"), has_several_rows),
 )

@@ -59,6 +59,5 @@ def find_misfits(model: Any, file: str, folder: Path) -> list[str]:
 
 PATCH = Patch(
     id="adapter-tensors",
-    every_model=True,
     targets=wrap("mlx_lm.tuner.utils:load_adapters", load_checked),
 )

@@ -16,7 +16,7 @@ CONFIG: dict[str, Any] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where the load accepts another model's adapter, or loses the model's own."""
+    """Red if the load accepts another model's adapter, or loses the model's own."""
     load = getattr(module_of(target), target.name)
     own = {
         "layers.0.proj.lora_a": mx.ones((WIDTH, RANK)),

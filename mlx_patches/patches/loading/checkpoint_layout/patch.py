@@ -68,7 +68,6 @@ FALCON_H1_FACTORS = Patch(
     id="falcon-h1-factors",
     every_model=True,
     wrong_solo="falcon_h1",
-    changes_solo=True,
     targets=result(_sanitize("falcon_h1"), apply_factors),
     probe=".probe:probe_falcon_h1",
     doc="""Falcon H1 ignores its key and value factors: wrong output, even for a single request.

@@ -9,7 +9,7 @@ _LAYER = "model.layers.0."
 
 
 def probe_falcon_h1(target: Target) -> Result:
-    """Red where the factors of keys and values are not in the weights."""
+    """Red if the factors of keys and values are not in the weights."""
     require(target)
     model = tiny_of(target).module
     model.args.key_multiplier, model.args.attention_in_multiplier = KEY, VALUE
@@ -22,7 +22,7 @@ def probe_falcon_h1(target: Target) -> Result:
 
 
 def probe_gpt_oss(target: Target) -> Result:
-    """Red where the experts of a model do not get the weights that transformers saves."""
+    """Red if the experts of a model do not get the weights that transformers saves."""
     require(target)
     model = tiny_of(target).module
     experts = model.layers[0].mlp.experts

@@ -27,7 +27,7 @@ CASES: dict[str, tuple[Fields, Fields, Fields]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a config with the new names is not loaded, or builds other layers."""
+    """Red if a config with the new names is not loaded, or builds other layers."""
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
         return pixtral(module)
@@ -55,7 +55,7 @@ def probe(target: Target) -> Result:
 
 
 def granite(kind: Any) -> Result:
-    """Red where a config object has names of layers that the model does not know."""
+    """Red if a config object has names of layers that the model does not know."""
     new = ["linear_attention", "full_attention"] * 2
     args = kind.from_dict({**small_config(kind), "layer_types": new})
     return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")

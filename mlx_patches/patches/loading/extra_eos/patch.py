@@ -73,7 +73,6 @@ def ids_of(value: Any) -> list[Any]:
 _CRITERIA = ("StoppingCriteria.__init__", "StoppingCriteria.reset")
 PATCH = Patch(
     id="extra-eos",
-    every_model=True,
     targets=(
         *(
             target

@@ -13,7 +13,7 @@ from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN
 
 
 def probe(target: Target) -> Result:
-    """Red where a stop token that the folder or the tokenizer names is not used."""
+    """Red if a stop token that the folder or the tokenizer names is not used."""
     require(target)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))

@@ -33,6 +33,7 @@ from typing import Any
 from ....core.errors import is_refusal, refusal
 from ....core.verbs import Function, Patch, wrap
 from ..._shared.callers import RELEASES, callers
+from ..._shared.targets import SAFE_LIMIT
 
 logger = logging.getLogger("mlx_patches")
 
@@ -210,7 +211,7 @@ _VLM_LOADERS = [
 PATCH = Patch(
     id="model-code-consent",
     formerly="vlm-model-code-consent",
-    severity="security",
+    **SAFE_LIMIT,
     targets=(
         *wrap("mlx_lm.utils:load_model", lm_load_model),
         *wrap(_LM_LOADERS, accept_caller_consent, supports=True),
@@ -222,7 +223,4 @@ PATCH = Patch(
         *wrap(f"{_DYNAMIC}:get_cached_module_file", fetch_code),
         *wrap(f"{_DYNAMIC}:get_class_in_module", run_code),
     ),
-    optional=True,
-    security=True,
-    profiles=("security", "safe"),
 )

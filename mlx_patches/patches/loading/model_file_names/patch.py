@@ -6,8 +6,8 @@ Why: A model's folder names its files, and the releases open any path. mlx-vlm o
     ``fast_tokenizer_files``, and up to 5.13 as ``tokenizer_file``.
 How: A folder is refused if it names an absolute path, or one with ``..``, for its weights or
     ``fast_tokenizer_files``. Links in the folder are followed, as in a Hub cache. The tokenizer's
-    files that the folder has take precedence over its config, as in transformers 5.14. This
-    depends on the names of two functions of transformers, so it holds in every release.
+    files that the folder has take precedence over its config, as in transformers 5.14. The patch
+    needs only the names of two functions of transformers, so it works in every release.
 Upstream: Not fixed in mlx-vlm 0.7.10 and transformers 5.20.2.
 Retire when: No supported release opens a file by a path that leaves the model's folder.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.verbs import Function, Patch, before, wrap
+from ..._shared.targets import SAFE_LIMIT
 
 INDEX = "*.safetensors.index.json"
 
@@ -72,7 +73,7 @@ _TOKENIZERS = "transformers.tokenization_utils_base"
 
 PATCH = Patch(
     id="model-file-names",
-    severity="security",
+    **SAFE_LIMIT,
     targets=(
         *before("mlx_vlm.utils:load_model", check_weights),
         *before("mlx_vlm.models.minimax_h3.weights:_component_files", check_weights),
@@ -84,7 +85,4 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    optional=True,
-    security=True,
-    profiles=("security", "safe"),
 )

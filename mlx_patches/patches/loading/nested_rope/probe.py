@@ -23,7 +23,7 @@ NESTED_LOCAL: dict[str, Any] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where the two configs of a model give different ropes."""
+    """Red if the two configs of a model give different ropes."""
     package = target.module.partition(".")[0]
     local = ["gemma3_text", *(["gemma3"] if package == "mlx_vlm" else [])]
     cases = dict.fromkeys(("llama", "qwen2", "qwen3"), (FLAT, NESTED))

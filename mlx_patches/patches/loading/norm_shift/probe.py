@@ -7,7 +7,7 @@ from ....probes.kit import Result, Target, mx, require
 
 
 def probe(target: Target) -> Result:
-    """Red where either's norm weights are not shifted exactly once, conversion included."""
+    """Red if either's norm weights are not shifted exactly once, conversion included."""
     sanitize, wrong = require(target), []
     for label, weights, wanted in checkpoints(target):
         got = _norm_of(sanitize(stand_in(), weights))

@@ -12,7 +12,7 @@ class _Stopped(Exception):
 
 
 def probe(target: Target) -> Result:
-    """Red where the tokenizer is loaded with permission to run the folder's code."""
+    """Red if the tokenizer is loaded with permission to run the folder's code."""
     from transformers import AutoTokenizer
 
     load = require(target)

@@ -6,7 +6,7 @@ from ....probes.kit import Result, Target, mx, tiny
 
 
 def probe(target: Target) -> Result:
-    """Red where the extra tensors make the load fail."""
+    """Red if the extra tensors make the load fail."""
     model = make(target.module.rpartition(".")[2])
     try:
         load(model, {**weights_of(model), **spare(model)})

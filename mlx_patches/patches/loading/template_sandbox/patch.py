@@ -21,6 +21,7 @@ from typing import Any
 from ....core.errors import is_refusal
 from ....core.verbs import Function, Patch, wrap
 from ..._shared.callers import RELEASES, callers
+from ..._shared.targets import SAFE_LIMIT
 from .bounds import ID, stop_error_class
 
 # Between jinja2's function and the code that compiles a template.
@@ -57,12 +58,9 @@ def answer_refusal(put: Function, handler: Any, status_code: int = 200) -> Any:
 
 PATCH = Patch(
     id=ID,
-    severity="security",
+    **SAFE_LIMIT,
     targets=(
         *wrap("jinja2.environment:Environment.from_string", compile_in_sandbox),
         *wrap("mlx_lm.server:APIHandler._set_completion_headers", answer_refusal, supports=True),
     ),
-    optional=True,
-    security=True,
-    profiles=("security", "safe"),
 )

@@ -7,7 +7,7 @@ _LENGTHS = ((5, 9), (12, 3, 7))
 
 
 def probe(target: Target) -> Result:
-    """Red where the logits depend on how the text is split into chunks, or on other rows."""
+    """Red if the logits depend on how the text is split into chunks, or on other rows."""
     model = tiny("mlx-vlm", "aya_vision")
     solo = compare_splits(model, _WAYS)
     if not solo <= TOLERANCE:

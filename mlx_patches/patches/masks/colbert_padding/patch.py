@@ -1,4 +1,4 @@
-"""LFM2-ColBERT embeddings of mlx-vlm: wrong for a short text beside a long one.
+"""LFM2-ColBERT embeddings of mlx-vlm: wrong for a short text batched with a long one.
 
 Why: The convolutions read one token to the right. They are not masked, so the last tokens of a
     short text read its pad tokens.

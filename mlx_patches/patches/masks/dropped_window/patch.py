@@ -74,7 +74,6 @@ PATCH = Patch(
     id="dropped-window",
     every_model=True,
     wrong_solo="gemma2",
-    changes_solo=True,
     targets=(
         *result(FROM_DICT, keep_window, supports=True),
         *(

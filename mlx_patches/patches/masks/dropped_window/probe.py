@@ -22,7 +22,7 @@ _SHOWN = {"mlx-lm": "mlx_lm.models.gemma2", "mlx-vlm": "mlx_vlm.models.gemma2.la
 
 
 def probe(target: Target) -> Result:
-    """Red where a token sees beyond its window, or less than it."""
+    """Red if a token sees beyond its window, or less than it."""
     if target.supports:
         place = target.distribution
         if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.6

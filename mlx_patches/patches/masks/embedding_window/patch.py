@@ -50,7 +50,6 @@ def limit_mask(mask: Any, half: int | None, dtype: Any) -> Any:
 
 PATCH = Patch(
     id="embedding-window",
-    severity="wrong-text",
     every_model=True,
     changes_solo=True,
     targets=after(

@@ -13,7 +13,7 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where padding changes a row's outputs or its state."""
+    """Red if padding changes a row's outputs or its state."""
     run: Any = module_of(target).gated_delta_ops
     require_parameter(run, "mask")
     worst = 0.0

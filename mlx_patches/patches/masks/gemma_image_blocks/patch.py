@@ -242,7 +242,6 @@ _MASK, _PROMPTS = "models.base:create_attention_mask", "PromptProcessingBatch"
 PATCH = Patch(
     id="gemma-image-blocks",
     every_model=True,
-    changes_solo=True,
     wrong_solo="gemma3 molmo2",
     targets=(
         *wrap(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own, tiny
 
@@ -85,11 +86,8 @@ def record_attention(family: str) -> Iterator[list[Any]]:
         seen.append(mask)
         return attend(*args, mask=mask, **kwargs)
 
-    module.scaled_dot_product_attention = record
-    try:
+    with mock.patch.object(module, "scaled_dot_product_attention", record):
         yield seen
-    finally:
-        module.scaled_dot_product_attention = attend
 
 
 def read_mask(mask: Any, held: int) -> Any:

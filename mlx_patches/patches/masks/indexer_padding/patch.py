@@ -19,11 +19,8 @@ from ....core.verbs import Patch, argument, mx, vlm_family
 Span = tuple[int, int]
 
 
-def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: Any) -> Any:
-    """A mask (rows, length) of the text among these positions, if there is padding."""
-    # Another patch's layer may let this one run.
-    if not has_padding(inputs, inputs_embeds, cache, attention_mask):
-        return attention_mask
+def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any) -> Any:
+    """A mask (rows, length) of the text among these positions."""
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     starts, ends = (mx.array(side)[:, None] for side in zip(*find_text(cache, length), strict=True))
     positions = mx.arange(length)

@@ -14,7 +14,7 @@ PADDING = [LONGEST - length for length in LENGTHS]
 
 
 def probe(target: Target) -> Result:
-    """Red where a padded row selects other positions than those of its text."""
+    """Red if a padded row selects other positions than those of its text."""
     module: Any = module_with(target)
     require_names(module, "PoolingCache")
     for side in ("left", "right"):

@@ -11,7 +11,7 @@ _COLUMNS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where the layer raises on its mask, or an extra column of padding changes its output."""
+    """Red if the layer raises on its mask, or an extra column of padding changes its output."""
     model = tiny_of(target)
     layer = attention_of(model.module, target)
     width = layer.q_proj.weight.shape[1]

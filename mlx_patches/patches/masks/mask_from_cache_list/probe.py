@@ -9,7 +9,7 @@ _LEFT_PADDING = [2, 0]
 
 
 def probe(target: Target) -> Result:
-    """Red where the mask of a list of caches differs from the mask of its first cache."""
+    """Red if the mask of a list of caches differs from the mask of its first cache."""
     create = require_own(target)
     caches = import_module(f"{target.module.rpartition('.')[0]}.cache")
     wrong = []

@@ -6,7 +6,7 @@ TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
-    """Red where a position's logits differ between the two."""
+    """Red if a position's logits differ between the two."""
     model = tiny_of(target)
     assert model.window is not None
     text = [1 + (7 * i) % (model.vocabulary - 2) for i in range(3 * model.window)]

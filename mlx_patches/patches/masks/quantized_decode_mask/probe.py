@@ -8,7 +8,7 @@ TOKENS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where the mask is no array, or lets a row attend to padding."""
+    """Red if the mask is no array, or lets a row attend to padding."""
     create = require(target)
     caches = import_module("mlx_vlm.models.cache")
     cache = Kind(caches.BatchQuantizedKVCache).batch(PADDING)

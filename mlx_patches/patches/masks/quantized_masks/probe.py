@@ -9,7 +9,7 @@ _SCALE = WIDTH**-0.5
 
 
 def probe(target: Target) -> Result:
-    """Red where a row attends to its padding, or attention raises."""
+    """Red if a row attends to its padding, or attention raises."""
     if target.name.endswith("make_mask"):
         return _mask(Kind(own_class_of(target)))
     return _shape(target) if target.name.endswith("update_and_fetch") else _attention(target)

@@ -10,7 +10,7 @@ _CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 
 
 def probe(target: Target) -> Result:
-    """Red where a token sees more or fewer tokens than the window, itself included."""
+    """Red if a token sees more or fewer tokens than the window, itself included."""
     caches = module_of(target)
     width = list_visible(_mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
     for before, count in _CASES:

@@ -29,7 +29,6 @@ def is_command(model: Any, /) -> bool:
 PATCH = Patch(
     id="command-vision-norm",
     every_model=True,
-    changes_solo=True,
     wrong_solo=TYPE,
     targets=argument(
         "mlx_vlm.models.aya_vision.aya_vision:Model.get_input_embeddings",

@@ -79,7 +79,6 @@ def build_arguments(images: ImageStates) -> dict[str, Any]:
 
 PATCH = Patch(
     id="cross-attention-rows",
-    changes_solo=True,
     wrong_solo="mllama",
     targets=(
         *define(

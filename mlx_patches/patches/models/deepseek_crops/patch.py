@@ -29,5 +29,4 @@ PATCH = Patch(
         "mlx_vlm.models.deepseek_vl_v2.deepseek_vl_v2:Model.get_input_embeddings", CROPS, append_end
     ),
     wrong_solo="deepseek_vl_v2",
-    changes_solo=True,
 )

@@ -32,6 +32,5 @@ PATCH = Patch(
     id="embedding-scale",
     wrong_solo="granite granitemoe minicpm minicpm3",
     every_model=True,
-    changes_solo=True,
     targets=argument(_CALLS, "inputs_embeds", embed_tokens, when=has_only_tokens),
 )

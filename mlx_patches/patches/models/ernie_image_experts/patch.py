@@ -30,7 +30,6 @@ def is_image(config: Any, ids: Any) -> Any:
 PATCH = Patch(
     id="ernie-image-experts",
     every_model=True,
-    changes_solo=True,
     wrong_solo="ernie4_5_moe_vl",
     targets=wrap("mlx_vlm.models.ernie4_5_moe_vl.language:LanguageModel.__call__", pass_types),
 )

@@ -1,9 +1,8 @@
 """Calls a tiny language model with an image's tokens, without and with their types."""
 
-import importlib
 from types import SimpleNamespace
 
-from ....probes.kit import Result, Target, module_of, mx
+from ....probes.kit import Result, Target, import_module, module_of, mx
 
 IMAGE = 7
 SMALL = ("hidden_size", "intermediate_size", "vocab_size")
@@ -24,7 +23,7 @@ TEXT = {
 def probe(target: Target) -> Result:
     """Red if image tokens give other logits than image tokens whose types are passed."""
     module = module_of(target)
-    config = importlib.import_module(module.TextConfig.__module__).TextConfig.from_dict(TEXT)
+    config = import_module(module.TextConfig.__module__).TextConfig.from_dict(TEXT)
     mx.random.seed(0)
     model = module.LanguageModel(config, SimpleNamespace(image_token_id=IMAGE, video_token_id=8))
     ids = mx.array([[3, IMAGE, IMAGE, 4]])

@@ -52,7 +52,6 @@ JAMBA_ROUTING = Patch(
     id="jamba-routing",
     every_model=True,
     wrong_solo="jamba",
-    changes_solo=True,
     targets=wrap(family("jamba", "JambaSparseMoeBlock.__call__"), run_jamba),
     probe=".probe:probe_jamba",
     doc="""Jamba weights its experts too high, even for a single request.
@@ -70,7 +69,6 @@ ERNIE_ROUTING = Patch(
     id="ernie-routing",
     every_model=True,
     wrong_solo="ernie4_5_moe",
-    changes_solo=True,
     targets=(
         *tensors("mlx_lm.models.ernie4_5_moe:Model.sanitize", keep_biases),
         *tensors("mlx_vlm.models.ernie4_5_moe.language:LanguageModel.sanitize", keep_biases),

@@ -4,7 +4,7 @@ Why: An image has 577 features: the mean of the others, and those of its places.
     put the mean first, with a field of ``vision_config``. mlx-vlm looks for it at the top of the
     config, and by default puts the mean last: each feature gets the position of its neighbour. The
     batch engine passes the encoder's output to the first step only: later ones encode the last
-    token instead of decoding it. Two prompts with images fail on a shape that names no remedy.
+    token instead of decoding it. Two prompts with images raise an error about shapes.
 How: The field of ``vision_config`` is read. After the first step, the cached keys of the prompt
     stand for the encoder's output, which the decoder reads only to fill this cache. Several prompts
     with images are refused with the remedy.
@@ -18,7 +18,7 @@ from ....core.verbs import Function, Patch, refusal, wrap
 from ..._shared.configs import Params, config_target
 
 ORDER = "image_feature_source"
-# What a call has that encodes a prompt, or decodes after its encoder's output.
+# Arguments of calls that encode a prompt, or decode with the encoder's output.
 _GIVEN = {
     *("inputs_embeds", "encoder_outputs", "cross_attention_states"),
     *("decoder_input_ids", "decoder_inputs_embeds"),
@@ -57,7 +57,6 @@ def refuse_rows(mask: Any) -> None:
 PATCH = Patch(
     id="florence2-image-order",
     every_model=True,
-    changes_solo=True,
     wrong_solo="florence2",
     targets=(
         config_target("mlx-vlm", "florence2", read_order),

@@ -1,4 +1,4 @@
-"""mlx-vlm: GLM-4.1V and ERNIE 4.5 VL mix images after the second; in 0.4, Qwen2-VL crashes on two.
+"""GLM-4.1V, ERNIE 4.5 VL in mlx-vlm mix up images from the third on; Qwen2-VL (0.4) crashes on two.
 
 Why: The vision tower runs all images and frames as one sequence, and should attend within each. Its
     attention splits the sequence only after the first and after the second of them, so that patches

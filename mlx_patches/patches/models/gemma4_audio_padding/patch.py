@@ -1,4 +1,4 @@
-"""Gemma 4 in mlx-vlm: with several sounds in a prompt, tokens get the padding of a shorter one.
+"""Gemma 4 in mlx-vlm: wrong audio features if a prompt has sounds of unequal length.
 
 Why: The encoder pads all sounds of a prompt to the longest. The embedding step spreads its output
     over the audio tokens in order, the padding included: from the end of a shorter sound on, every

@@ -39,7 +39,6 @@ def divide_widths(read: int, own: int) -> float:
 PATCH = Patch(
     id="gemma-image-scale",
     every_model=True,
-    changes_solo=True,
     wrong_solo="gemma3 paligemma",
     targets=(
         *argument(

@@ -77,7 +77,6 @@ _BLOCKS = {"glm4v": "Glm4vVisionBlock", "glm4v_moe": "Glm4vMoeVisionBlock"}
 PATCH = Patch(
     id="glm4v-positions",
     every_model=True,
-    changes_solo=True,
     wrong_solo="glm4v glm4v_moe",
     targets=tuple(
         target

@@ -121,7 +121,6 @@ _MODEL, _TOWER = "mlx_vlm.models.idefics2.idefics2", "mlx_vlm.models.idefics2.vi
 PATCH = Patch(
     id="idefics2-images",
     every_model=True,
-    changes_solo=True,
     wrong_solo="idefics2",
     targets=(
         *wrap(f"{_TOWER}:VisionEmbeddings.__call__", embed_patches),

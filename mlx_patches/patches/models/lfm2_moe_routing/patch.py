@@ -50,7 +50,6 @@ PATCH = Patch(
     id="lfm2-moe-routing",
     every_model=True,
     wrong_solo="lfm2_moe",
-    changes_solo=True,
     targets=(
         *wrap(f"mlx_lm.models.lfm2_moe:{_BLOCK}.__call__", run_block),
         *wrap(f"mlx_vlm.models.lfm2.language:{_BLOCK}.__call__", run_block),

@@ -3,8 +3,8 @@
 Why: The image processor stretches an image to one of eight grids of tiles. The model was trained on
     any grid of up to 16 tiles, unstretched, with padding, followed by a tile of the whole image.
     The prompt has tokens of this last tile, so the features of one image shift into the next.
-How: The grid and the tiles are those of transformers, for the release's own method that turns a
-    tile into pixels.
+How: The grid and the tiles are computed like in transformers; the release's own method still turns
+    a tile into pixels.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The image processor gives a prompt as many tiles as it has tokens for.
 """
@@ -17,7 +17,7 @@ _PROCESSOR = "mlx_vlm.models.llama4.processing_llama4:Llama4ImageProcessor"
 
 
 def choose_grid(call: Function, processor: Any, image_width: int, image_height: int) -> Any:
-    """The grid (rows, columns) that enlarges an image least, or shrinks it least; the smallest."""
+    """The smallest grid (rows, columns) that enlarges an image least, or else shrinks it least."""
     most = processor.max_patches
     scales = {
         (rows, columns): min(
@@ -33,7 +33,7 @@ def choose_grid(call: Function, processor: Any, image_width: int, image_height: 
 
 
 def split_image(call: Function, processor: Any, image: Any, aspect_ratio: tuple[int, int]) -> Any:
-    """The tiles of an image, by rows, then the whole image if these are several."""
+    """The tiles of an image, by rows; if there are several, then the whole image."""
     from PIL import Image
 
     size, (rows, columns) = processor.size, aspect_ratio
@@ -63,7 +63,6 @@ def fit_size(width: int, height: int, widest: int, highest: int) -> tuple[int, i
 PATCH = Patch(
     id="llama4-tiles",
     every_model=True,
-    changes_solo=True,
     wrong_solo="llama4",
     targets=(
         *wrap(f"{_PROCESSOR}._get_best_resolution", choose_grid),

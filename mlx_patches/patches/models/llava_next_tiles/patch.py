@@ -132,7 +132,6 @@ def allow_images(formatter: Any, /) -> None:
 PATCH = Patch(
     id="llava-next-tiles",
     every_model=True,
-    changes_solo=True,
     wrong_solo="llava_next",
     targets=(
         *wrap(

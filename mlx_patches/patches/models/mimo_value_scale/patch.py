@@ -50,7 +50,6 @@ PATCH = Patch(
     id="mimo-value-scale",
     every_model=True,
     wrong_solo="mimo_v2_flash",
-    changes_solo=True,
     targets=(
         config_target("mlx-lm", _FAMILY, dict, keep_scale),
         config_target("mlx-vlm", _FAMILY, dict, keep_scale),

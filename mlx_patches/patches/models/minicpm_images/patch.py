@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.6 in mlx-vlm: each image stands in parentheses, with wrong positions.
+"""MiniCPM-V 4.6 in mlx-vlm: images are put in parentheses, and get wrong positions.
 
 Why: The chat format writes ``(<image>./</image>)`` and a line break for an image. The processor
     replaces only the part within the parentheses. In the vision tower, the boundaries between
@@ -37,7 +37,6 @@ def spread(patches: Any, count: int, size: int) -> Any:
 PATCH = Patch(
     id="minicpm-images",
     every_model=True,
-    changes_solo=True,
     wrong_solo=FAMILY,
     targets=(
         *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", place_images, supports=True),

@@ -1,4 +1,4 @@
-"""Molmo 2 in mlx-vlm: prompts lack their first token, and images are resized another way.
+"""Molmo 2 in mlx-vlm: prompts lack their first token, and images are resized differently.
 
 Why: The authors' processor begins each prompt with the tokenizer's BOS token, or with its EOS token
     if it has none: the chat template has neither. It samples images bilinearly, without smoothing.
@@ -54,7 +54,6 @@ def sample(np: Any, image: Any, axis: int, count: int) -> Any:
 PATCH = Patch(
     id="molmo2-inputs",
     every_model=True,
-    changes_solo=True,
     wrong_solo="molmo2",
     targets=(
         *wrap("mlx_vlm.models.molmo2.processing:resize_image_pil", resize),

@@ -1,9 +1,8 @@
 """Prepares a prompt for a Molmo 2 processor, and resizes an image of stripes."""
 
-import importlib
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require_own
+from ....probes.kit import Result, Target, import_module, module_of, mx, require_own
 
 _SIZE = 24
 
@@ -25,7 +24,7 @@ def probe(target: Target) -> Result:
         processor = type("Molmo2Processor", (), {"tokenizer": Tokenizer()})()
         ids = call(processor, prompts=["text"])["input_ids"].reshape(-1).tolist()
         return Result(ids[0] != ord("$"), f"the first token is {chr(ids[0])!r}")
-    np: Any = importlib.import_module("numpy")
+    np: Any = import_module("numpy")
     image = np.zeros((_SIZE, _SIZE, 3), dtype=np.uint8)
     image[:, ::2] = 255
     resample = module_of(target).PILImageResampling.BILINEAR

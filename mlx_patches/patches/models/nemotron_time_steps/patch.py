@@ -25,6 +25,5 @@ PATCH = Patch(
     id="nemotron-time-steps",
     every_model=True,
     wrong_solo="nemotron_h",
-    changes_solo=True,
     targets=wrap(lm_family("nemotron_h", "ModelArgs.__post_init__"), complete_config),
 )

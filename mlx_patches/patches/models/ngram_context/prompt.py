@@ -41,7 +41,6 @@ def copy_context(cache: Any) -> Any:
 PATCH = Patch(
     id="ngram-prompt",
     wrong_solo="longcat_flash_ngram",
-    changes_solo=True,
     targets=(
         *argument(f"{_FAMILY}.language:LongcatFlashNgramModel.__call__", "cache", store_prompt),
         *argument(

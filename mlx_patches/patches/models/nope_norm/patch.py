@@ -22,6 +22,5 @@ PATCH = Patch(
     id="nope-norm",
     every_model=True,
     wrong_solo="llama4_text",
-    changes_solo=True,
     targets=after(family("llama4_text", "Attention.__init__"), disable_norm_without_rope),
 )

@@ -44,6 +44,5 @@ PATCH = Patch(
     id="phimoe-routing",
     every_model=True,
     wrong_solo="phimoe",
-    changes_solo=True,
     targets=wrap(family("phimoe", "PhiMoESparseMoeBlock.__call__"), run_block),
 )

@@ -1,4 +1,4 @@
-"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU.
+"""mlx-vlm: Qwen3-VL MoE, InternVL, Granite, Llama 4 and others use the wrong GELU on images.
 
 Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
@@ -91,7 +91,6 @@ _FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_b
 PATCH = Patch(
     id="vision-gelu",
     every_model=True,
-    changes_solo=True,
     wrong_solo="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
     " qwen3_vl_moe qwen3_omni_moe kimi_k25",
     targets=(

@@ -55,7 +55,6 @@ PATCH = Patch(
     id="internlm-positions",
     every_model=True,
     wrong_solo="internlm2 internlm3",
-    changes_solo=True,
     targets=(
         *after(family("internlm2 internlm3", "Attention.__init__"), set_rope),
         *wrap(family("internlm2 internlm3", _CALL), rotate_by_length, when=may_grow, supports=True),

@@ -37,7 +37,6 @@ PATCH = Patch(
     id="glm-rotary",
     every_model=True,
     wrong_solo="glm",
-    changes_solo=True,
     targets=(
         config_target("mlx-lm", "glm", dict, keep_factor),
         config_target("mlx-vlm", "glm", dict, keep_factor),

@@ -65,6 +65,5 @@ def find_ragged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 PATCH = Patch(
     id="image-rows",
     severity="crash",
-    every_model=True,
     targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
 )

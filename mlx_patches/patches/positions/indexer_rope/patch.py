@@ -28,6 +28,5 @@ PATCH = Patch(
     id="indexer-rope",
     every_model=True,
     wrong_solo="deepseek_v32",
-    changes_solo=True,
     targets=after(family("deepseek_v32", "Indexer.__init__"), set_rope_layout),
 )

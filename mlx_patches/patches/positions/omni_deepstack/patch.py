@@ -47,7 +47,7 @@ def note_features(output: Any, /) -> Any:
 
 
 def spread(features: Sequence[Any], visual: Any) -> Any:
-    """The features (rows, tokens, layers, width), with zeros where a token is no image's.
+    """The features (rows, tokens, layers, width), with zeros for tokens of no image.
 
     Args:
         features: (image tokens, width) for each layer.
@@ -91,7 +91,6 @@ def add_features(add: Function, model: Any, hidden: Any, visual: Any, features: 
 _LANGUAGE = f"{MODEL}.language:Qwen3VLMoEModel"
 PATCH = Patch(
     id="omni-deepstack",
-    changes_solo=True,
     wrong_solo="qwen3_omni_moe",
     targets=(
         *wrap(f"{MODEL}.thinker:Thinker.get_input_embeddings", embed_images),

@@ -25,8 +25,6 @@ def count_reserved(config: Any) -> int:
 
 PATCH = Patch(
     id="roberta-limit",
-    severity="wrong-text",
-    every_model=True,
     changes_solo=True,
     targets=after("mlx_embeddings.models.xlm_roberta:Model.__init__", limit_tokens),
 )

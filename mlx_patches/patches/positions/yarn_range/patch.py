@@ -41,6 +41,5 @@ PATCH = Patch(
     id="yarn-range",
     every_model=True,
     wrong_solo="gpt_oss",
-    changes_solo=True,
     targets=after(family("gpt_oss", "AttentionBlock.__init__"), set_frequencies),
 )

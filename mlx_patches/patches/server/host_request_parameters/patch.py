@@ -27,7 +27,7 @@ import sys
 from typing import Any
 
 from ....core.errors import is_refusal
-from ....core.verbs import Function, Patch, Target, around, before, wrap
+from ....core.verbs import Function, Patch, before, wrap
 from ..._shared.refusals import answer, client_error
 from ..._shared.request_fields import FIELDS
 from ..._shared.request_values import find_value_fault, has_media
@@ -184,9 +184,8 @@ def names_any_object(form: Any) -> bool:
 PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
-    every_model=True,
     targets=(
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *wrap("starlette.requests:Request.json", read_body),
         *wrap("fastapi.routing:run_endpoint_function", answer_request, supports=True),
         *before("vllm_mlx.api.anthropic_adapter:_convert_message", refuse_images),
     ),

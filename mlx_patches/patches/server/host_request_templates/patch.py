@@ -17,9 +17,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.host_bodies import read_checked
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import LIMIT
 
 ID = "host-request-templates"
 # Where a request may have arguments of a template, and whatever is put inside of these.
@@ -81,12 +82,9 @@ def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -
 
 PATCH = Patch(
     id=ID,
-    severity="security",
+    **LIMIT,
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *wrap("mlx_lm.server:APIHandler.handle_completion", complete),
+        *wrap("starlette.requests:Request.json", read_body),
     ),
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

@@ -19,6 +19,7 @@ from ....core.verbs import Patch, wrap
 from ..._shared.callers import RELEASES, callers
 from ..._shared.host_bodies import read_checked
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import LIMIT
 
 ID = "host-schema-refs"
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -95,12 +96,9 @@ def check_caller(address: str) -> None:
 
 PATCH = Patch(
     id=ID,
-    severity="security",
+    **LIMIT,
     targets=(
         *wrap("starlette.requests:Request.json", read_body),
         *wrap("referencing._core:Registry.get_or_retrieve", retrieve_known),
     ),
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

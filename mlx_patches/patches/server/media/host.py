@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.verbs import Function, Patch, Target, around, wrap
+from ....core.verbs import Function, Patch, around, wrap
 from ..._shared.refusals import Refused
-from ..._shared.targets import at
+from ..._shared.targets import LIMIT, at
 from . import public as public_media
 from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
@@ -180,11 +180,10 @@ def place_source(processor: Any, source: Any, folder: Path) -> str:
 
 # Rapid-MLX has the same functions.
 _MLLM = ("vllm_mlx.models.mllm", "rapid_mlx.models.mllm")
-_SERVER = "mlx-openai-server"
 
 PATCH = Patch(
     id=ID,
-    severity="security",
+    **LIMIT,
     targets=(
         *at(_MLLM, {f"process_{name}_input": around(make_loader(name)) for name in KINDS}),
         *at(_MLLM, {"TempFileManager.register": around(register_file)}, supports=True),
@@ -192,24 +191,9 @@ PATCH = Patch(
         *wrap("vllm_mlx.audio.stt:STTEngine.transcribe", transcribe_checked),
         *wrap("vllm_mlx.audio.tts:TTSEngine.generate", speak_checked),
         *wrap("vllm_mlx.audio.tts:TTSEngine.stream_generate", speak_checked),
-        Target(
-            _SERVER,
-            "app.core.base_processor",
-            "BaseProcessor._process_single_media",
-            around(process_checked),
-        ),
-        Target(
-            _SERVER,
-            "app.handler.mlx_vlm",
-            "MLXVLMHandler.generate_multimodal_response",
-            around(answer_refusals),
-        ),
-        Target(
-            _SERVER, "app.models.mlx_whisper", "MLX_Whisper.__call__", around(transcribe_checked)
-        ),
+        *wrap("app.core.base_processor:BaseProcessor._process_single_media", process_checked),
+        *wrap("app.handler.mlx_vlm:MLXVLMHandler.generate_multimodal_response", answer_refusals),
+        *wrap("app.models.mlx_whisper:MLX_Whisper.__call__", transcribe_checked),
     ),
     probe=".probe_host:probe",
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

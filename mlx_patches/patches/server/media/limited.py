@@ -176,7 +176,6 @@ PATCH = Patch(
     id=LIMITS,
     formerly="media-limits",
     severity="security",
-    every_model=True,
     security=True,
     profiles=("security",),
     targets=(

@@ -24,9 +24,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around, read_stored
-from ....core.verbs import Function
+from ....core.patch import read_stored
+from ....core.verbs import Function, Patch, convert, wrap
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import LIMIT
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
 from .limited import Content, guard_source, is_web, put_images
@@ -191,36 +192,29 @@ def refuse_names(source: Any) -> None:
             refuse_names(one)
 
 
-_UTILS = ("mlx-vlm", "mlx_vlm.utils")
-_AUDIO = ("mlx-vlm", "mlx_vlm.server.audio")
-_OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
+_UTILS = "mlx_vlm.utils"
+_AUDIO = "mlx_vlm.server.audio"
+_OPENAI = "mlx_vlm.server.openai"
 
 PATCH = Patch(
     id=POLICY,
     formerly="media-policy",
-    severity="security",
+    **LIMIT,
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_public)),
-        Target(*_UTILS, "load_image", around(load_public_image)),
-        Target(*_UTILS, "load_audio", around(load_public_audio)),
-        Target(*_UTILS, "load_video", around(load_public_video)),
-        Target(*_UTILS, "process_image", around(check_inner_names)),
-        Target(*_OPENAI, "_image_edit_paths", around(check_edited_paths)),
-        Target(*_OPENAI, "_image_output_path", around(check_output_path)),
-        Target(*_OPENAI, "_image_edit_output_path", around(check_output_path)),
-        Target(*_AUDIO, "_run_tts_request", around(speak_checked)),
-        Target(*_AUDIO, "_parse_transcription_request", around(parse_upload)),
+        *wrap("mlx_lm.server:_inline_image_urls", inline_public),
+        *wrap(f"{_UTILS}:load_image", load_public_image),
+        *wrap(f"{_UTILS}:load_audio", load_public_audio),
+        *wrap(f"{_UTILS}:load_video", load_public_video),
+        *wrap(f"{_UTILS}:process_image", check_inner_names),
+        *wrap(f"{_OPENAI}:_image_edit_paths", check_edited_paths),
+        *wrap(f"{_OPENAI}:_image_output_path", check_output_path),
+        *wrap(f"{_OPENAI}:_image_edit_output_path", check_output_path),
+        *wrap(f"{_AUDIO}:_run_tts_request", speak_checked),
+        *wrap(f"{_AUDIO}:_parse_transcription_request", parse_upload),
         # The endpoint reveals whether the path exists.
-        Target(
-            *_AUDIO,
-            "AudioSpeechRequest.ref_audio",
-            lambda original: Attribute("ref_audio", read_reference),
-            fingerprint_of=("AudioSpeechRequest",),
-            defines_new_attribute=True,
+        *convert(
+            f"{_AUDIO}:AudioSpeechRequest.ref_audio", "AudioSpeechRequest", read=read_reference
         ),
     ),
     probe=".probe:probe_policy",
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

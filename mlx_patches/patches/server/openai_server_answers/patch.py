@@ -1,9 +1,10 @@
-"""mlx-openai-server: stops inside tokens, seeds and tool_choice are ignored; calls get lost.
+"""mlx-openai-server ignores stop strings inside tokens, seeds and tool_choice, and loses calls.
 
-Why: The server looks for the tokens of a stop string, which the model may write with others, and
-    sends the first ones. It drops the seed of a batched request, ignores ``tool_choice``, and loses
-    a call that it cannot parse, what a parser still holds at the end, and with a parser all text of
-    a streamed response. The finish reason is ``stop`` even if the answer was cut.
+Why: The server compares tokens: it misses a stop string that the model tokenizes differently, and
+    sends the first tokens of one that it finds. It drops the seed of a batched request, ignores
+    ``tool_choice``, and loses a call that it cannot parse, text that a parser still holds at the
+    end, and with a parser all text of a streamed response. The finish reason is ``stop`` even if
+    the answer was cut.
 How: The chunks of a batched answer are searched for stop strings, and the batch gets a sampler with
     the seed. With ``tool_choice: "none"`` calls stay text. If ``tool_choice`` requires a call and
     the model makes none, the request fails with status 400, a stream with an error. The handler's
@@ -29,7 +30,7 @@ _CONTEXT, _REASON = "_mlx_patches_context", "_mlx_patches_reason"
 
 
 async def build_context(build: Function, handler: Any, request: Any) -> Any:
-    """The context of a request, which the request then has as well."""
+    """The context of a request, which is kept on the request as well."""
     context = await build(handler, request)
     vars(request)[_CONTEXT] = context
     if request.tool_choice == "none" and "tool_choice" in request.model_fields_set:
@@ -68,7 +69,7 @@ async def watch(chunks: Any, context: Any, stops: Sequence[str]) -> AsyncIterato
 
 
 def read_unread_calls(parsers: Any) -> Any:
-    """Parsers whose text without a call that can be read is text."""
+    """Parsers that return a text without a readable call as content."""
     parser = parsers.tool_parser
     if parser is not None:
         extract = parser.extract_tool_calls
@@ -195,7 +196,6 @@ _HANDLER, _ENDPOINTS = "app.handler.mlx_lm:MLXLMHandler", "app.api.endpoints"
 PATCH = Patch(
     id="openai-server-answers",
     severity="feature",
-    every_model=True,
     targets=(
         *wrap(f"{_HANDLER}._submit_batched_stream", submit),
         *wrap(f"{_HANDLER}._build_inference_context", build_context, supports=True),

@@ -79,7 +79,6 @@ _PROCESS = "app.core.handler_process"
 PATCH = Patch(
     id="openai-server-hang-up",
     severity="feature",
-    every_model=True,
     targets=(
         *argument(f"{_PROCESS}:_stream_until_cancelled", "stream", end_when_cancelled),
         *wrap(

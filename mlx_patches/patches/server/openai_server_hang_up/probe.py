@@ -1,10 +1,9 @@
 """Cancels a stream of mlx-openai-server's handler whose chunks come fast."""
 
 import asyncio
-import importlib
 from collections.abc import AsyncIterator
 
-from ....probes.kit import Result, Target
+from ....probes.kit import Result, Target, import_module
 
 _CHUNKS = 50
 
@@ -17,7 +16,7 @@ def probe(target: Target) -> Result:
 
 async def count_chunks() -> int:
     """The number of chunks that a cancelled stream generates."""
-    module, sent = importlib.import_module("app.core.handler_process"), 0
+    module, sent = import_module("app.core.handler_process"), 0
 
     async def make() -> AsyncIterator[int]:
         nonlocal sent

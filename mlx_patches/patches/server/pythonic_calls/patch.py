@@ -77,7 +77,6 @@ def add_parser(init: Function, wrapper: Any, tokenizer: Any, *args: Any, **kw: A
 PATCH = Patch(
     id="server-pythonic-calls",
     formerly="pythonic-calls",
-    every_model=True,
     targets=(
         *wrap("mlx_lm.tool_parsers.pythonic:parse_tool_call", parse_python),
         *wrap(

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, read_stored
-from ....core.verbs import argument, before
+from ....core.patch import Patch, Target, read_stored
+from ....core.verbs import argument, before, convert
 from ..._shared.callers import is_vlm_starting
 from ..._shared.refusals import Refused, as_refusal
-from ..._shared.targets import vlm_server
+from ..._shared.targets import LIMIT, vlm_server
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "host-request-models"
@@ -126,31 +126,24 @@ def read_expanding_model(request: Any) -> Any:
     return name
 
 
+def convert_expanding_model(kind: str) -> tuple[Target, ...]:
+    place = f"mlx_vlm.server.schemas:{kind}.{_EXPANDING}"
+    return convert(place, kind, read=read_expanding_model)
+
+
 _EXPANDING = "prompt_expansion_model"
 
 PATCH = Patch(
     id=ID,
     formerly="request-models",
-    severity="security",
+    **LIMIT,
     targets=(
         *before("mlx_lm.server:ModelProvider.load", check_lm_load),
         *before(vlm_server("app", "get_cached_model"), check_vlm_load),
         *before("mlx_vlm.server.runtime_config:RuntimeConfig.apply_changes", check_options),
         *argument("mlx_vlm.server.model_discovery:discover_models", "paths", check_folders),
         *before("mlx_vlm.generate.image_defaults:resolve_image_defaults", check_image_model),
-        *(
-            Target(
-                "mlx-vlm",
-                "mlx_vlm.server.schemas",
-                f"{name}.{_EXPANDING}",
-                lambda original: Attribute(_EXPANDING, read_expanding_model),
-                fingerprint_of=(name,),
-                defines_new_attribute=True,
-            )
-            for name in ("ImageGenerationRequest", "ImageEditRequest")
-        ),
+        *convert_expanding_model("ImageGenerationRequest"),
+        *convert_expanding_model("ImageEditRequest"),
     ),
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

@@ -90,6 +90,5 @@ def send_error(answers: Iterable[Queue[Any]], error: Exception) -> None:
 PATCH = Patch(
     id="server-batch-error",
     severity="crash",
-    every_model=True,
     targets=wrap("mlx_lm.server:ResponseGenerator._generate", restart_after_errors),
 )

@@ -25,7 +25,6 @@ def limit_bytes(model_provider: Any, prompt_cache: Any) -> None:
 PATCH = Patch(
     id="server-cache-bytes",
     severity="memory",
-    every_model=True,
     targets=before(
         "mlx_lm.server:ResponseGenerator.__init__",
         limit_bytes,

@@ -30,6 +30,5 @@ def find_first_token(tokenizer: Any) -> list[int]:
 PATCH = Patch(
     id="server-empty-prompt",
     severity="crash",
-    every_model=True,
     targets=result("mlx_lm.server:ResponseGenerator._tokenize", fill_empty_prompt),
 )

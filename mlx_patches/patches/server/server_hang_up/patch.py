@@ -103,7 +103,6 @@ def watch_client(request: tuple[Any, ...]) -> tuple[Any, ...]:
 PATCH = Patch(
     id="server-hang-up",
     severity="feature",
-    every_model=True,
     targets=(
         *before("mlx_lm.server:APIHandler.handle_completion", keep_client, supports=True),
         *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client),

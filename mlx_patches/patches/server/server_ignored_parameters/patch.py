@@ -128,7 +128,6 @@ def reply_to_bad_requests(post: Function, handler: Any) -> None:
 PATCH = Patch(
     id="server-ignored-parameters",
     severity="feature",
-    every_model=True,
     targets=(
         *wrap("mlx_lm.server:APIHandler.validate_model_parameters", check_parameters),
         *wrap(

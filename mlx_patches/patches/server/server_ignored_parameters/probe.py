@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import NotApplicable, Result, Target, module_with
 from ....probes.lm_server import (
     CHAT,
     make_context,
@@ -24,8 +24,7 @@ _IGNORED: dict[str, Any] = {
 
 def probe(target: Target) -> Result:
     """Red if a parameter is ignored, or an invalid value gets no reply."""
-    require(target)
-    module: Any = module_of(target)
+    module: Any = module_with(target)
     if not hasattr(module, "ResponseGenerator"):
         raise NotApplicable("this release's handler generates by itself")
     if target.name.endswith("do_POST"):

@@ -1,4 +1,4 @@
-"""mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream.
+"""mlx_lm.server: logprobs of the wrong tokens with top_logprobs; none in a stream.
 
 Why: With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
     does not sort them, and reports the first as the answer's token. A streamed answer has no
@@ -81,7 +81,6 @@ def report_entries(reply: Any, handler: Any, /, tokens: Any) -> Any:
 
 PATCH = Patch(
     id="server-logprobs",
-    every_model=True,
     targets=(
         *result(
             "mlx_lm.server:_format_top_logprobs",

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require
+from ....probes.kit import NotApplicable, Result, Target, module_with, mx
 from ....probes.lm_server import CHAT, COMPLETIONS, make_response, post
 
 _LOGPROBS = [-0.25 - 37 * token % 64 for token in range(64)]
@@ -14,8 +14,7 @@ _TOKENIZER = SimpleNamespace(convert_ids_to_tokens=lambda ids: [f"w{one}" for on
 
 def probe(target: Target) -> Result:
     """Red if the entries are not those of the answer's tokens, or their lists are not sorted."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     if not hasattr(module, "_format_top_logprobs"):
         raise NotApplicable("this release reports log-probabilities in another format")
     if target.name == "_format_top_logprobs":

@@ -34,7 +34,6 @@ def fill_states(responses: Iterator[Any]) -> Iterator[Any]:
 
 PATCH = Patch(
     id="server-open-calls",
-    every_model=True,
     targets=result(
         "mlx_lm.server:ResponseGenerator.generate",
         keep_states,

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import NotApplicable, Result, Target, module_with
 from ....probes.lm_server import make_call, post
 
 CALL = "f"
@@ -11,8 +11,7 @@ CALL = "f"
 
 def probe(target: Target) -> Result:
     """Red if the call is lost, however the answer ends, streamed or not."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     names = {field.name for field in dataclasses.fields(module.Response)}
     if "state" not in names and not hasattr(module, "make_text_state_machine"):
         raise NotApplicable("this release's responses have no states")

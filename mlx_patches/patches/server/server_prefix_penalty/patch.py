@@ -34,7 +34,6 @@ def has_penalties(args: Any, /) -> bool:
 
 PATCH = Patch(
     id="server-prefix-penalty",
-    every_model=True,
     targets=(
         *result("mlx_lm.server:ResponseGenerator._tokenize", keep_prompt, supports=True),
         *result("mlx_lm.server:_make_logits_processors", show_prompt, when=has_penalties),

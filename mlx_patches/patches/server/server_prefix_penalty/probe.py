@@ -4,7 +4,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require
+from ....probes.kit import NotApplicable, Result, Target, module_with, mx
 from ....probes.lm_server import make_context, make_generator
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -12,8 +12,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 def probe(target: Target) -> Result:
     """Red if a penalty does not cover the cached tokens."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     if "args" not in inspect.signature(module.ResponseGenerator._tokenize).parameters:
         raise NotApplicable("this release's server tokenizes without the request's arguments")
     for held in (0, 3):

@@ -19,6 +19,5 @@ def clamp_start(start: int | None) -> int | None:
 PATCH = Patch(
     id="server-short-prompt",
     severity="crash",
-    every_model=True,
     targets=argument("mlx_lm.tokenizer_utils:TokenizerWrapper._find", "start", clamp_start),
 )

@@ -19,6 +19,5 @@ def find_adapter(provider: Any, /, model_path: Any, adapter_path: Any) -> Any:
 
 PATCH = Patch(
     id="server-start-adapter",
-    every_model=True,
     targets=argument("mlx_lm.server:ModelProvider.load", "adapter_path", find_adapter),
 )

@@ -46,7 +46,6 @@ def has_stops(generator: Any, request: Any, args: Any, /) -> bool:
 
 PATCH = Patch(
     id="server-stop-text",
-    every_model=True,
     targets=wrap(
         "mlx_lm.server:ResponseGenerator.generate",
         end_at_stops,

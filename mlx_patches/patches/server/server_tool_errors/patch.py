@@ -52,7 +52,6 @@ def complete_call(call: Any) -> dict[str, Any]:
 PATCH = Patch(
     id="server-tool-errors",
     severity="crash",
-    every_model=True,
     targets=argument(
         "mlx_lm.server:ToolCallFormatter.__init__",
         "tool_parser",

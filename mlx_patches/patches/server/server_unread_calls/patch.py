@@ -64,7 +64,6 @@ def find_reason(reason: str | None, calls: Calls) -> str | None:
 
 PATCH = Patch(
     id="server-unread-calls",
-    every_model=True,
     targets=(
         *wrap("mlx_lm.server:ToolCallFormatter.__call__", read_calls),
         *wrap("mlx_lm.server:APIHandler.generate_response", reply_with_text, supports=True),

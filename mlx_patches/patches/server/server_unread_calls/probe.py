@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, require
+from ....probes.kit import Result, Target, module_with
 from ....probes.lm_server import make_call, post
 
 UNREADABLE = "{broken"
@@ -10,8 +10,7 @@ UNREADABLE = "{broken"
 
 def probe(target: Target) -> Result:
     """Red if the text of the call is lost, or the answer ends with a call that it lacks."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     for stream in (False, True):
         text, calls, reason = call_tools(module, [UNREADABLE], stream=stream)
         if (text, calls, reason) != (UNREADABLE, [], "stop"):

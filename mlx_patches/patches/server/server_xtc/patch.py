@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.verbs import Attribute, Patch, Target, argument, everywhere, wrap
+from ....core.verbs import Patch, argument, convert, everywhere, wrap
 from ..._shared.parts import Overlay
 
 # As in mlx-lm 0.32.0, and in the paper.
@@ -53,18 +53,10 @@ def add_threshold(body: Any) -> Any:
 PATCH = Patch(
     id="server-xtc",
     severity="crash",
-    every_model=True,
     targets=(
         # A verb would not see whether the call passes the threshold.
         *wrap(everywhere("sample_utils:make_sampler"), make_with_threshold),
         *argument("mlx_lm.server:_make_sampler", "tokenizer", add_all_ends),
-        Target(
-            "mlx-lm",
-            "mlx_lm.server",
-            "APIHandler.body",
-            lambda original: Attribute("body", write=add_threshold),
-            fingerprint_of=("APIHandler.do_POST",),
-            defines_new_attribute=True,
-        ),
+        *convert("mlx_lm.server:APIHandler.body", "APIHandler.do_POST", write=add_threshold),
     ),
 )

@@ -122,7 +122,6 @@ _PARSERS = "mlx_lm.tool_parsers"
 PATCH = Patch(
     id="server-tool-arguments",
     formerly="tool-arguments",
-    every_model=True,
     targets=(
         *wrap(f"{_PARSERS}.qwen3_coder:_convert_param_value", convert_value),
         *argument(

@@ -12,6 +12,7 @@ import importlib
 from typing import Any
 
 from ....core.verbs import Patch, before
+from ..._shared.targets import LIMIT
 
 
 def guard_app(app: Any) -> None:
@@ -45,7 +46,7 @@ def make_key_check() -> Any:
 
 PATCH = Patch(
     id="vlm-api-key",
-    severity="security",
+    **LIMIT,
     targets=(
         # Its help lists the routes that check the key.
         *before("mlx_vlm.server.cli:main", guard_registered),
@@ -55,7 +56,4 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    optional=True,
-    security=True,
-    profiles=("security",),
 )

@@ -2,8 +2,8 @@
 
 Why: A text is cut at the tokenizer's limit, if it has one. BERT then reads positions beyond its
     table, which are NaN or other memory. A batch is padded to its longest text: ColBERT's answer
-    has vectors of pad tokens, and SigLIP, trained with texts padded to all positions, reads
-    another position. A text without tokens is a vector of zeros if it is beside others.
+    has vectors of pad tokens, and SigLIP, trained with texts padded to all positions, reads another
+    position. In a batch, a text without tokens becomes a vector of zeros.
 How: The server gets a tokenizer that cuts texts at the model's positions, pads SigLIP's to all of
     them, and refuses a text without tokens with status 400. Vectors of pad tokens are removed.
 Upstream: Not fixed in mlx-vlm 0.7.10.
@@ -68,7 +68,5 @@ def remove_padding(vectors: list[Any], mask: list[list[int]]) -> list[Any]:
 
 PATCH = Patch(
     id="vlm-embedding-inputs",
-    severity="wrong-text",
-    every_model=True,
     targets=wrap("mlx_vlm.server.embeddings:_embed", embed),
 )

@@ -3,15 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require
+from ....probes.kit import Result, Target, module_with, mx
 
 PAD, POSITIONS = 0, 6
 
 
 def probe(target: Target) -> Result:
     """Red if a text is cut or padded for another model, or has vectors of pad tokens."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     for model, texts, want in (
         (Table(), ["abcdefgh", "ab"], [[6], [2]]),
         (Siglip(), ["ab"], [[6]]),

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, Target, before, result
+from ....core.verbs import Patch, Target, add, before, result, support
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_tokens import Tokens
 
 # The reason with which the answer to the task's request has ended; empty until then.
@@ -80,47 +81,29 @@ def mark_event(event: dict[str, Any]) -> None:
     report_cut(event["response"])
 
 
-def define_init(place: str, mark: Callable[[dict[str, Any]], None], defect: str = "") -> Target:
+def define_init(
+    place: str, mark: Callable[[dict[str, Any]], None], defect: str = ""
+) -> tuple[Target, ...]:
     """The ``__init__`` of a class of answers; ``defect`` names the code that has it."""
 
     def init(model: Any, /, **fields: Any) -> None:
         mark(fields)
         importlib.import_module("pydantic").BaseModel.__init__(model, **fields)
 
-    module, _, name = place.partition(":")
-    return Target(
-        "mlx-vlm",
-        module,
-        f"{name}.__init__",
-        lambda original: init,
-        fingerprint_of=(defect or name,),
-        defines_new_attribute=True,
-        supports=not defect,
-    )
+    targets = add(f"{place}.__init__", init, defect or place.partition(":")[2])
+    return targets if defect else support(*targets)
 
 
 PATCH = Patch(
     id="vlm-finish-reason",
     severity="feature",
-    every_model=True,
     targets=(
-        define_init("mlx_vlm.server:ChatChoice", mark_choice, "chat_completions_endpoint"),
-        define_init("mlx_vlm.server:OpenAIResponse", mark_response, "responses_endpoint"),
-        define_init("mlx_vlm.server.schemas:OpenAIResponse", mark_response, "OpenAIResponse"),
-        define_init("mlx_vlm.server:ResponseCompletedEvent", mark_event),
+        *define_init("mlx_vlm.server:ChatChoice", mark_choice, "chat_completions_endpoint"),
+        *define_init("mlx_vlm.server:OpenAIResponse", mark_response, "responses_endpoint"),
+        *define_init("mlx_vlm.server.schemas:OpenAIResponse", mark_response, "OpenAIResponse"),
+        *define_init("mlx_vlm.server:ResponseCompletedEvent", mark_event),
         *before("mlx_vlm.server.responses_state:_store_response", report_cut, supports=True),
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
-            record_end,
-            supports=True,
-        ),
-        *result(
-            (
-                "mlx_vlm.server:ResponseGenerator.generate",
-                "mlx_vlm.server.generation:ResponseGenerator.generate",
-            ),
-            note_reason,
-            supports=True,
-        ),
+        *result(vlm_server("app", "_build_gen_args"), record_end, supports=True),
+        *result(vlm_server("generation", "ResponseGenerator.generate"), note_reason, supports=True),
     ),
 )

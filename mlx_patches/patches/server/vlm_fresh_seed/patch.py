@@ -12,8 +12,8 @@ Retire when: The server draws a seed for requests without one.
 import secrets
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, read_stored
-from ....core.verbs import argument
+from ....core.patch import Patch, read_stored
+from ....core.verbs import argument, convert, support
 
 
 def draw_seed(seed: int | None) -> int:
@@ -30,17 +30,10 @@ def read_sent_seed(request: Any) -> int | None:
 PATCH = Patch(
     id="vlm-fresh-seed",
     severity="feature",
-    every_model=True,
     targets=(
         *argument("mlx_vlm.server.generation:_PositionedTargetSampler.__init__", "seed", draw_seed),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.server.schemas",
-            "VLMRequest.seed",
-            lambda original: Attribute("seed", read_sent_seed),
-            fingerprint_of=("VLMRequest",),
-            defines_new_attribute=True,
-            supports=True,
+        *support(
+            *convert("mlx_vlm.server.schemas:VLMRequest.seed", "VLMRequest", read=read_sent_seed)
         ),
     ),
 )

@@ -1,12 +1,12 @@
 """mlx_vlm.server keeps generating an answer after its client has hung up.
 
 Why: A streamed request ends when its client hangs up. One that is not streamed is collected in a
-    thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
+    thread that is never ended: its row stays in the batch up to ``max_tokens``, and slows down the
     others. In mlx-vlm 0.5 a stream goes on too: its tokens cannot be closed while a thread waits
     for the next one.
 How: When the body of a request that is not streamed is read, a task waits for the client to
     disconnect, and then closes the request's tokens. The release cancels the row, as it does for a
-    stream. The tokens of mlx-vlm 0.5 can be closed at any time.
+    stream. With the patch, the tokens of mlx-vlm 0.5 can be closed at any time.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The server cancels requests of clients that have hung up.
 """
@@ -71,7 +71,7 @@ async def watch(receive: Function, client: Client) -> None:
 
 
 def note_tokens(answer: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The context of a request and its tokens, which its client's leaving ends."""
+    """The context of a request and its tokens, which end when its client leaves."""
     client = CLIENT.get()
     if client is not None:
         client.add(answer[1])
@@ -108,7 +108,6 @@ def make_closable(answer: tuple[Any, Any], server: Any, /) -> tuple[Any, Any]:
 PATCH = Patch(
     id="vlm-hang-up",
     severity="feature",
-    every_model=True,
     targets=(
         *result("mlx_vlm.server:ResponseGenerator.generate", make_closable),
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),

@@ -16,14 +16,13 @@ from ..._shared.targets import vlm_server
 
 def compute_inputs(inputs: Any) -> Any:
     """A request's prepared inputs, computed."""
-    mx.eval(inputs)  # what is no array, it skips
+    mx.eval(inputs)  # skips what is not an array
     return inputs
 
 
 PATCH = Patch(
     id="vlm-lazy-inputs",
     severity="crash",
-    every_model=True,
     targets=result(
         vlm_server("generation", "ResponseGenerator._cpu_preprocess"),
         compute_inputs,

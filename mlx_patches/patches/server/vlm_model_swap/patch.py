@@ -1,4 +1,4 @@
-"""mlx_vlm.server: a request is answered by another model, which a later request loads.
+"""mlx_vlm.server: a request is answered by the model that a later request loads.
 
 Why: A request gets its model first, and the server's generator only after it has waited for a
     thread. If a request to another model comes in between, that model answers the prompt, or the
@@ -40,7 +40,7 @@ WAITING: dict[Visit, asyncio.Event] = {}
 
 async def end_visit(call: Function, app: Any, scope: Any, receive: Any, send: Any) -> None:
     """Starlette's call of an application; the request is over when it returns."""
-    if scope["type"] != "http":  # the server's whole life is a call too
+    if scope["type"] != "http":  # such as the call for the server's lifespan
         await call(app, scope, receive, send)
         return
     visit = Visit(scope, receive)
@@ -77,7 +77,7 @@ async def answer_in_turn(call: Function, **arguments: Any) -> Any:
         requests: Any = importlib.import_module("starlette.requests")
         if await requests.Request(*visit.request).is_disconnected():
             responses: Any = importlib.import_module("starlette.responses")
-            return responses.Response(status_code=499)  # load no model for nobody
+            return responses.Response(status_code=499)  # the client has left: load nothing
 
 
 def get_model(load: Function, *args: Any, **kwargs: Any) -> Any:
@@ -105,14 +105,13 @@ def is_in_use(visit: Visit) -> bool:
 
 
 def check_group(cache_group: str) -> None:
-    """Models of other kinds stay with their requests."""
+    """The same for a group of models; those of other kinds stay with their requests."""
     if cache_group == "text_generation":
         check_users()
 
 
 PATCH = Patch(
     id="vlm-model-swap",
-    every_model=True,
     targets=(
         *wrap(vlm_server("app", "get_cached_model"), get_model),
         *before(vlm_server("app", "unload_model_sync"), check_users),

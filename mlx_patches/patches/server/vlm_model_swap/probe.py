@@ -1,13 +1,11 @@
 """Loads another model for a second request while the first one waits."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from ....core.verbs import Function
-from ....probes.kit import NotApplicable, Result, Target, import_module, require_module, require_own
+from ....probes.kit import Result, Target, require_module, require_own
+from ....probes.vlm_server import loading
 
 
 def probe(target: Target) -> Result:
@@ -19,35 +17,6 @@ def probe(target: Target) -> Result:
     with loading() as server:
         answers = asyncio.run(visit(fastapi.FastAPI(), server))
     return Result(answers != ["first", "second"], f"{' and '.join(answers)} answered")
-
-
-class Generator:
-    """The generator of a model that needs no memory."""
-
-    def __init__(self, model_path: str, **options: Any):
-        self.name = model_path
-
-    def wait_until_ready(self) -> tuple[Any, ...]:
-        config = SimpleNamespace(model_type="llama", text_config=None)
-        return SimpleNamespace(config=config), None, config
-
-    def stop_and_join(self) -> None:
-        self.name += ", which is unloaded,"
-
-
-@contextmanager
-def loading() -> Iterator[Any]:
-    """The module of the release's server that loads models; these need no memory."""
-    server: Any = import_module("mlx_vlm.server")
-    place: Any = import_module("mlx_vlm.server.app") if hasattr(server, "__path__") else server
-    if not hasattr(place, "ResponseGenerator"):
-        raise NotApplicable("this release's server has no ResponseGenerator")
-    released, place.ResponseGenerator = place.ResponseGenerator, Generator
-    try:
-        yield place
-    finally:
-        place.ResponseGenerator = released
-        place.unload_model_sync()
 
 
 async def visit(app: Any, server: Any) -> list[str]:

@@ -25,7 +25,6 @@ def prepare_in_turn(prepare: Function, server: Any, *args: Any, **kwargs: Any) -
 PATCH = Patch(
     id="vlm-preprocess-turns",
     severity="crash",
-    every_model=True,
     targets=wrap(
         vlm_server("generation", "ResponseGenerator._cpu_preprocess"),
         prepare_in_turn,

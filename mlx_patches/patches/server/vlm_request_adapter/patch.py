@@ -18,7 +18,7 @@ STARTED: dict[str, str | None] = {}
 
 
 def choose_adapter(model_path: str, adapter_path: Any) -> str | None:
-    """A request's adapter, None for none; else, the mark for the loaded one, the server's."""
+    """A request's adapter or None; the server's in place of the mark for the loaded one."""
     if adapter_path is not None and not isinstance(adapter_path, str):
         return STARTED.get(model_path)
     if is_vlm_starting():
@@ -28,7 +28,5 @@ def choose_adapter(model_path: str, adapter_path: Any) -> str | None:
 
 PATCH = Patch(
     id="vlm-request-adapter",
-    severity="wrong-text",
-    every_model=True,
     targets=argument(vlm_server("app", "get_cached_model"), "adapter_path", choose_adapter),
 )

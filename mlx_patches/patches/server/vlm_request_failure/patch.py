@@ -53,7 +53,6 @@ class FailedTokens:
 PATCH = Patch(
     id="vlm-request-failure",
     severity="crash",
-    every_model=True,
     targets=wrap(
         vlm_server("generation", "ResponseGenerator._gpu_embed"),
         embed_or_fail_later,

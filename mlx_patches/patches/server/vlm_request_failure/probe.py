@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from ....lab.server_thread import Processor, greedy, queue_of
-from ....probes.kit import Result, Target, class_of, import_module, mx, require_own
+from ....probes.kit import CountingModel, Result, Target, class_of, import_module, mx, require_own
 
-WORDS, COUNT = 32, 4
+COUNT = 4
 # The last token of each prompt: the first is decoded when the others arrive, all at once.
 FIRST, OTHERS = 2, (20, 6, 22, 10)
 FAILS = (20, 22)
@@ -55,18 +55,12 @@ class Requests(Queue[Any]):
         return super().get(block=False)
 
 
-class Counts:
-    """A language model without layers, whose next token is the last one plus 1."""
-
-    layers: tuple[()] = ()
+class Counts(CountingModel):
+    """A language model of mlx-vlm."""
 
     def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
-        """The logits after each token."""
-        logits = mx.eye(WORDS)[(tokens + 1) % WORDS] * 10.0
+        logits = super().__call__(tokens)
         return SimpleNamespace(logits=logits, cross_attention_states=None, encoder_outputs=None)
-
-    def make_cache(self) -> list[Any]:
-        return []
 
 
 def probe(target: Target) -> Result:

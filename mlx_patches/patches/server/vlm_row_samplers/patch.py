@@ -197,8 +197,6 @@ def has_draft(generator: Any, /) -> bool:
 
 PATCH = Patch(
     id="vlm-row-samplers",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *result(
             "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",

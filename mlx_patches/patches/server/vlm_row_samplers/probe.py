@@ -1,4 +1,4 @@
-"""Sends requests with different settings to the server's generator, alone and into a batch."""
+"""Compares requests of the server's generator in a batch with single requests; settings differ."""
 
 from typing import Any
 

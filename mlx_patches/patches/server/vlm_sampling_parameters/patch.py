@@ -176,8 +176,6 @@ def is_number(value: Any, most: float) -> bool:
 
 PATCH = Patch(
     id="vlm-sampling-parameters",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
         *wrap("mlx_vlm.server:_build_gen_args", refuse_unread),

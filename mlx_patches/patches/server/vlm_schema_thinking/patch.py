@@ -1,4 +1,4 @@
-"""mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking.
+"""mlx_vlm.server with enable_thinking ignores a JSON schema if the model does not think.
 
 Why: With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
     begins its answer at once never sends it, so the whole answer is free text.
@@ -75,8 +75,6 @@ def decide_by_first_token(
 
 PATCH = Patch(
     id="vlm-schema-thinking",
-    severity="wrong-text",
-    every_model=True,
     targets=result(
         "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors", decide_by_first_token
     ),

@@ -57,8 +57,6 @@ def find_stops(request: Any) -> list[str]:
 
 def end_at_stops(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, Any]:
     """The context of a request and its tokens, up to the first stop string."""
-    if not has_stops(args):  # another patch's layer let this one run
-        return answer
     return answer[0], Tokens(answer[1], cut_answer(answer[1], prompt, args))
 
 
@@ -113,7 +111,6 @@ def remove_stops(request: Any) -> Any:
 
 PATCH = Patch(
     id="vlm-stop-text",
-    every_model=True,
     targets=(
         *result(
             vlm_server("generation", "ResponseGenerator.generate"),

@@ -61,7 +61,6 @@ def split_at_markers(tokens: Iterable[Any]) -> Iterator[Any]:
 
 PATCH = Patch(
     id="vlm-thought-prefix",
-    every_model=True,
     targets=(
         *argument("mlx_vlm.server.responses_state:_clean_reasoning", "reasoning", cut_word),
         *result("mlx_vlm.server:ResponseGenerator.generate", part_markers),

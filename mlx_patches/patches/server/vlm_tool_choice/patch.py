@@ -1,13 +1,13 @@
-"""mlx_vlm.server with tool_choice: an answer without the required call.
+"""mlx_vlm.server ignores tool_choice: an answer may lack the required call.
 
 Why: For ``tool_choice: "required"``, or a tool's name, the server adds a sentence to the prompt,
     and the model may still answer with text. ``/v1/responses``, and mlx-vlm 0.5, also ignore
     ``"none"`` and the name.
 How: The request keeps only the tools that may be called; without any, mlx-vlm 0.5 no longer looks
-    for calls. If a call is required, the answer begins
-    with the marker of a call: a logits processor allows only the marker's tokens. It waits for the
-    end of thinking, as the processor of a JSON schema does. Without a parser for the model's calls,
-    such a request is refused with status 400.
+    for calls. If a call is required, the answer begins with the marker of a call: a logits
+    processor allows only the marker's tokens. It waits for the end of thinking, like the processor
+    of a JSON schema. Without a parser for the model's calls, such a request is refused with status
+    400.
 Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
 Retire when: The server constrains the answer to a call.
 """
@@ -128,7 +128,7 @@ def requires_call(request: Any) -> bool:
 
 
 def forget_parser(found: Any) -> Any:
-    """The name of the model's parser of calls; none where they are forbidden."""
+    """The name of the model's parser of calls; None if calls are forbidden."""
     return None if FORBIDDEN.get() else found
 
 
@@ -140,7 +140,6 @@ def free_summary(request: Any) -> Any:
 PATCH = Patch(
     id="vlm-tool-choice",
     severity="feature",
-    every_model=True,
     targets=(
         *result(vlm_server("app", "_build_gen_args"), require_call),
         *result(

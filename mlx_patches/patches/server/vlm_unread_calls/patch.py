@@ -183,7 +183,6 @@ def cut(held: deque[Any], spans: list[tuple[int, int]]) -> None:
 
 PATCH = Patch(
     id="vlm-unread-calls",
-    every_model=True,
     targets=(
         *result(
             vlm_server("generation", "ResponseGenerator.generate"), check_answer, when=has_parser

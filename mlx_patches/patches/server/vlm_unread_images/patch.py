@@ -1,11 +1,11 @@
 """mlx-vlm, vllm-mlx: bad images are dropped, or answered with status 500 and their data.
 
-Why: mlx-vlm's server reads a request's images where any error counts as its own, and its detail
-    repeats the image's data. ``/v1/responses`` and ``/v1/messages`` drop an image without a source,
-    and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500. vllm-mlx
-    does the same with a picture that cannot be decoded. Prompts of Qwen-VL, InternVL and LLaVA-NeXT
-    that lack a placeholder are answered without the image, and ``batch_generate`` raises IndexError
-    for an empty list of images.
+Why: mlx-vlm's server reports an error while it reads a request's images as its own, with the
+    image's data in the detail. ``/v1/responses`` and ``/v1/messages`` drop an image without a
+    source, and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500.
+    vllm-mlx does the same with a picture that cannot be decoded. Prompts of Qwen-VL, InternVL and
+    LLaVA-NeXT that lack a placeholder are answered without the image, and ``batch_generate`` raises
+    IndexError for an empty list of images.
 How: An error that comes from a request's images becomes a client's error, in one line without the
     data. It is of the kind of a prompt that is too long, which every endpoint answers with status
     400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
@@ -161,7 +161,6 @@ def decode(media: Any, source: Any) -> None:
 
 PATCH = Patch(
     id="vlm-unread-images",
-    every_model=True,
     targets=(
         *wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
         *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),

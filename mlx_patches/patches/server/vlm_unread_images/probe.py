@@ -1,4 +1,4 @@
-"""Sends a server an image that is none, and prompts without a placeholder for their image."""
+"""Sends a server data that is no image, and prompts without a placeholder for their image."""
 
 import asyncio
 import inspect
@@ -21,7 +21,7 @@ _DROPPED: dict[str, tuple[Any, ...]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red if the error is no client's error, or if it has the image's data."""
+    """Red if the error is not the client's, or has the image's data."""
     if target.distribution == "fastapi":
         return probe_endpoint(target)
     read = require_own(target)

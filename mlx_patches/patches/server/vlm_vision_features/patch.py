@@ -100,7 +100,6 @@ def is_remote(image: Any) -> bool:
 
 PATCH = Patch(
     id="vlm-vision-features",
-    every_model=True,
     targets=(
         *argument(
             vlm_server("generation", "ResponseGenerator._gpu_embed"), "images", replace_names

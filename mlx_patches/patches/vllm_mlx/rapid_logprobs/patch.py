@@ -1,4 +1,4 @@
-"""Rapid-MLX: logprobs lack the tokens without text, or end the answer with an engine error.
+"""Rapid-MLX: logprobs are missing for tokens without text, or the answer ends with an error.
 
 Why: A chunk without text, such as the first token of a character, gets no log-probabilities. With
     suffix decoding or a draft, those of the accepted tokens are lazy: the event loop's thread
@@ -37,7 +37,7 @@ def evaluate_logprobs(responses: Iterable[Any]) -> None:
 
 
 def note_request(collector: Any, /) -> None:
-    """Note whether the request, in whose task the collector is made, wants log-probabilities."""
+    """Note whether the request whose task makes the collector has log-probabilities."""
     sent = FIELDS.get({}).get("logprobs")
     collector.has_logprobs = sent is not None and sent is not False  # a completion may send 0
 
@@ -59,7 +59,6 @@ def list_logprobs(output: Any) -> list[Any]:
 
 PATCH = Patch(
     id="rapid-logprobs",
-    every_model=True,
     targets=(
         *argument(
             "rapid_mlx.service.helpers:_extract_streaming_token_logprobs",

@@ -1,12 +1,11 @@
 """Reads log-probabilities: without text, from another thread, and of merged outputs."""
 
 import contextvars
-import importlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, own_class_of
+from ....probes.kit import Result, Target, import_module, mx, own_class_of
 from ..._shared.request_fields import FIELDS
 
 _CHANCES = [-1.0, -2.0, -0.5]
@@ -26,7 +25,7 @@ def probe(target: Target) -> Result:
 
 def merge(kind: Any) -> list[float]:
     """The log-probabilities of the second of two tokens whose outputs were merged."""
-    output = importlib.import_module("rapid_mlx.request").RequestOutput
+    output = import_module("rapid_mlx.request").RequestOutput
     row, context = mx.array(_CHANCES), contextvars.copy_context()
     context.run(FIELDS.set, {"logprobs": True})
     collector = context.run(kind)
@@ -38,8 +37,8 @@ def merge(kind: Any) -> list[float]:
 
 def extract(row: Any, **changed: Any) -> list[float]:
     """The log-probabilities of a chunk of token 1, by default without text."""
-    helpers = importlib.import_module("rapid_mlx.service.helpers")
-    output = importlib.import_module("rapid_mlx.engine.base").GenerationOutput
+    helpers = import_module("rapid_mlx.service.helpers")
+    output = import_module("rapid_mlx.engine.base").GenerationOutput
     chunk = output(**{"text": "", "new_text": "", "tokens": [1], "finished": False, **changed})
     chunk.logprobs = row
     entries = helpers._extract_streaming_token_logprobs(chunk, _TOKENIZER, 1)

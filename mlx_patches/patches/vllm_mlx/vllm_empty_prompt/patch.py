@@ -45,7 +45,6 @@ def is_empty(scheduler: Any, request: Any) -> bool:
 PATCH = Patch(
     id="vllm-empty-prompt",
     severity="crash",
-    every_model=True,
     targets=(
         *before(
             (

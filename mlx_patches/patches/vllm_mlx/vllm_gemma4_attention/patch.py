@@ -22,7 +22,6 @@ def keep_attention(replace: Any) -> bool:
 
 PATCH = Patch(
     id="vllm-gemma4-attention",
-    every_model=True,
     targets=wrap(
         "vllm_mlx.patches.gemma4_mllm:patch_gemma4_attention_for_batching", keep_attention
     ),

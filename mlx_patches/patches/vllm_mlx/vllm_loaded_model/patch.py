@@ -24,6 +24,5 @@ def load_missing(pair: Any, model_name: str, tokenizer_config: dict[str, Any] | 
 PATCH = Patch(
     id="vllm-loaded-model",
     severity="crash",
-    every_model=True,
     targets=result("vllm_mlx.utils.tokenizer:load_model_with_fallback", load_missing),
 )

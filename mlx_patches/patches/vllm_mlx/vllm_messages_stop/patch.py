@@ -44,6 +44,5 @@ async def stream(released: Function, engine: Any, *args: Any, **kwargs: Any) -> 
 PATCH = Patch(
     id="vllm-messages-stop",
     severity="feature",
-    every_model=True,
     targets=wrap("vllm_mlx.server:_stream_anthropic_messages", stream),
 )

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import NotApplicable, Result, Target, module_with
 from ....probes.stop_text import PIECES
 from ....probes.vllm_engine import make_output
 
 
 def probe(target: Target) -> Result:
     """Red if a cut answer reports a whole one, or the other way round."""
-    require(target)
-    server: Any = module_of(target)
+    server: Any = module_with(target)
     if "prepared" not in inspect.signature(server._stream_anthropic_messages).parameters:
         raise NotApplicable("this release's stream prepares its own request")
     for reason, wanted in (("length", "max_tokens"), ("stop", "end_turn")):

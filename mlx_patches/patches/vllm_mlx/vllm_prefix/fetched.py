@@ -25,7 +25,6 @@ def evaluate_hit(hit: Any) -> Any:
 
 PATCH = Patch(
     id="vllm-fetched-prefix",
-    every_model=True,
     targets=result(
         "vllm_mlx.memory_cache:MemoryAwarePrefixCache.fetch",
         evaluate_hit,

@@ -112,7 +112,6 @@ _BODY = ("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetc
 PATCH = Patch(
     id="vllm-prefix-hit",
     formerly="prefix-hit",
-    every_model=True,
     targets=(
         *result(f"{_HOST}:MemoryAwarePrefixCache.fetch", cut_hit),
         *result(f"{_HOST}:_trim_cache_offset", mark_cuts, fingerprint_of=_BODY[1:]),

@@ -28,7 +28,6 @@ _BODY = ("PrefixCacheManager.fetch_cache", "PrefixCacheManager._can_trim_cache")
 PATCH = Patch(
     id="vllm-legacy-prefix-hit",
     formerly="legacy-prefix-hit",
-    every_model=True,
     targets=(
         *result(f"{_HOST}:{_BODY[0]}", cut_hit, fingerprint_of=_BODY),
         *result(f"{_HOST}:{_BODY[1]}", check_all, fingerprint_of=_BODY),

@@ -295,7 +295,6 @@ def _wrap(name: str, wrapper: Callable[..., Any], **options: Any) -> tuple[Targe
 PATCH = Patch(
     id="vllm-paged-prefix",
     formerly="paged-prefix",
-    every_model=True,
     targets=(
         *_wrap(_BODY[0], fetch_blocks),
         *_wrap(_BODY[1], store_blocks, answers_none=True),

@@ -101,7 +101,6 @@ def list_attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 PATCH = Patch(
     id="vllm-stored-prefix",
-    every_model=True,
     targets=wrap("vllm_mlx.memory_cache:MemoryAwarePrefixCache.store", store_copies),
     probe=".probe_stored:probe",
 )

@@ -35,7 +35,6 @@ def cut_prompt(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list
 
 PATCH = Patch(
     id="vllm-prefix-penalty",
-    every_model=True,
     targets=result(
         [f"{one}.scheduler:Scheduler._schedule_waiting" for one in ("vllm_mlx", "rapid_mlx")],
         pass_cached_tokens,

@@ -1,4 +1,4 @@
-"""vllm-mlx's simple engine in company: streams and /v1/responses get an internal error, not 503.
+"""vllm-mlx's simple engine, if busy: streams and /v1/responses get an internal error, not 503.
 
 Why: The simple engine serves one request at a time, and rejects others with an error that only
     ``/v1/chat/completions`` and ``/v1/completions`` turn into status 503. A stream ends with
@@ -22,7 +22,7 @@ from .outputs import SIMPLE
 
 
 class Slot:
-    """The engine's turn of a request."""
+    """A request's turn in the engine."""
 
     def __init__(self, slot: Any):
         self.slot = slot
@@ -61,7 +61,6 @@ async def report_error(generator: AsyncIterator[str], terminal_frame: str) -> As
 PATCH = Patch(
     id="vllm-simple-busy",
     severity="feature",
-    every_model=True,
     probe=".probe_busy:probe",
     targets=(
         *result(f"{SIMPLE}._acquire_generation_slot", answer_busy),

@@ -80,7 +80,6 @@ _SCHEMAS = "vllm_mlx.constrained.llguidance_schema_processor:LLGuidanceJSONSchem
 PATCH = Patch(
     id="vllm-processor-failure",
     severity="crash",
-    every_model=True,
     probe=".probe_failures:probe",
     targets=(
         *wrap(f"{BATCHED}.stream_generate", guard, when=has_processors),

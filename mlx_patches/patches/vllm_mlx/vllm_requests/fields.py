@@ -109,7 +109,6 @@ def make_samplers(engine: Any, sent: dict[str, Any]) -> Iterable[Sampled]:
 PATCH = Patch(
     id="vllm-request-fields",
     severity="feature",
-    every_model=True,
     probe=".probe_fields:probe",
     targets=(
         *wrap(

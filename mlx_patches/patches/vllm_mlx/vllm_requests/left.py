@@ -2,7 +2,7 @@
 
 Why: Each answer that is not streamed is one call in the engine's thread. If its client hangs up,
     the server cancels the request, but the call generates up to ``max_tokens``, and the engine is
-    busy until then. vllm-mlx 0.4.1 generates completions in the thread of the server, which sees
+    busy until then. vllm-mlx 0.4.1 generates completions in the thread of the server, which handles
     nothing else meanwhile.
 How: The call ends with its request: its sampler raises an error at the next token. The engine
     itself has such a switch for its streams, from vllm-mlx 0.2.9 on. After each token of a
@@ -75,7 +75,6 @@ async def let_others_run(outputs: Any) -> AsyncIterator[Any]:
 PATCH = Patch(
     id="vllm-simple-hang-up",
     severity="feature",
-    every_model=True,
     probe=".probe_left:probe",
     targets=(
         *wrap(f"{SIMPLE}._run_blocking_serialized", run),

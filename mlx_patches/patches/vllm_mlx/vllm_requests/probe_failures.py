@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from ....probes.kit import Result, Target, import_module, own_class_of
-from ....probes.vllm_engine import ask, make_engine, require_processors, stream
+from ....probes.vllm_engine import collect, make_engine, require_processors, stream
 
 
 def probe(target: Target) -> Result:
@@ -18,7 +18,7 @@ def probe(target: Target) -> Result:
     engine.step = lambda processors: [one([3], "logits") for one in processors]
     try:
         streamed = asyncio.run(stream(engine, logits_processors=[fail]))
-        whole = asyncio.run(ask(engine, logits_processors=[fail]))
+        whole = asyncio.run(collect(engine, logits_processors=[fail]))
     except ArithmeticError as error:
         return Result(True, f"the error reaches the step of all requests: {error}")
     reasons = [output.finish_reason for output in (*streamed, whole)]

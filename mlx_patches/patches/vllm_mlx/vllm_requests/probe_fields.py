@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....probes.kit import Result, Target, mx, own_class_of
-from ....probes.vllm_engine import ask, make_engine, require_processors, stream
+from ....probes.vllm_engine import collect, make_engine, require_processors, stream
 from ..._shared.request_fields import FIELDS
 
 _TOKEN, _VOCABULARY = 5, 16
@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
     engine = make_engine(own_class_of(target))
     require_processors(engine)
     for body in _BODIES:
-        for send in (stream, ask):
+        for send in (stream, collect):
             token = find_token(engine, body, send)
             if token != _TOKEN:
                 return Result(True, f"{body}: token {token}, not {_TOKEN}")

@@ -4,7 +4,7 @@ import asyncio
 
 from ....probes.kit import Result, Target, own_class_of
 from ....probes.stop_text import STOP, check_stop
-from ....probes.vllm_engine import ask, make_engine, stream
+from ....probes.vllm_engine import collect, make_engine, stream
 
 
 def probe(target: Target) -> Result:
@@ -14,6 +14,6 @@ def probe(target: Target) -> Result:
     fault = check_stop((one.new_text for one in streamed), engine.closed)
     if fault.red:
         return fault
-    whole = asyncio.run(ask(engine, stop=[STOP]))
+    whole = asyncio.run(collect(engine, stop=[STOP]))
     # The engine strips a whole answer.
     return check_stop([f"{whole.text.strip()} "], whole.finish_reason == "stop")

@@ -119,7 +119,6 @@ async def collect_chat(released: Function, engine: Any, *args: Any, **sent: Any)
 
 PATCH = Patch(
     id="vllm-stop-text",
-    every_model=True,
     probe=".probe_stops:probe",
     targets=(
         *result(

@@ -1,4 +1,4 @@
-"""vllm-mlx: scores of BERT rerankers are wrong: the document is read as part of the query.
+"""vllm-mlx: BERT rerankers return wrong scores, the document is read as part of the query.
 
 Why: BERT cross-encoders, such as ms-marco-MiniLM, distinguish a query from a document by token
     types. The engine drops those of the tokenizer, and the model takes 0 for all tokens.
@@ -19,7 +19,7 @@ _WORDS = ".embeddings.word_embeddings.weight"
 
 
 def join_types(pair: Any) -> Any:
-    """A tokenized pair, whose ids have their types."""
+    """A tokenized pair whose ids carry their types."""
     types = pair.get("token_type_ids")
     if types is not None:
         pair["input_ids"] = pair["input_ids"] + types * STEP
@@ -51,8 +51,6 @@ class Words:
 
 PATCH = Patch(
     id="vllm-rerank-types",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *result("vllm_mlx.rerank:SigmoidAdapter.tokenize_pair", join_types, supports=True),
         *wrap("vllm_mlx.rerank_forward:classifier_forward", split_types),

@@ -111,8 +111,6 @@ _SCHEDULER = "vllm_mlx.scheduler:Scheduler"
 
 PATCH = Patch(
     id="vllm-row-samplers",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
         *result(f"{_SCHEDULER}._create_batch_generator", replace_sampler, supports=True),

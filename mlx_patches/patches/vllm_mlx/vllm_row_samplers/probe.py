@@ -1,4 +1,4 @@
-"""Adds requests with different settings to vllm-mlx's scheduler, alone and to a running batch."""
+"""Compares requests of vllm-mlx's scheduler in a batch with single requests; settings differ."""
 
 from typing import Any
 

@@ -32,7 +32,6 @@ def is_full(layer: Any) -> bool:
 
 PATCH = Patch(
     id="vllm-sliding-offset",
-    every_model=True,
     targets=wrap(
         "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._trim_rotating_caches", keep_offsets
     ),

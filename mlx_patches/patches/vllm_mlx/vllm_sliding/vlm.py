@@ -48,7 +48,6 @@ def make_mergeable_class() -> type:
 PATCH = Patch(
     id="vllm-sliding-vlm",
     severity="feature",
-    every_model=True,
     targets=after(
         "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._run_vision_encoding",
         make_mergeable,

@@ -30,6 +30,5 @@ def find_folder(processor: Any) -> Path | None:
 
 PATCH = Patch(
     id="vllm-stop-tokens",
-    every_model=True,
     targets=result("vllm_mlx.mllm_scheduler:MLLMScheduler._get_stop_tokens", add_folder_ids),
 )

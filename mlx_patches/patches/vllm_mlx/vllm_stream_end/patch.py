@@ -25,6 +25,5 @@ def keep_end(delta: Any, finished: bool) -> Any:
 PATCH = Patch(
     id="vllm-stream-end",
     severity="crash",
-    every_model=True,
     targets=result("vllm_mlx.server:_extract_streaming_reasoning_delta", keep_end),
 )

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, require, require_module
+from ....probes.kit import Result, Target, module_with, require_module
 
 
 def probe(target: Target) -> Result:
     """Red if the server drops the output."""
-    require(target)
-    server: Any = module_of(target)
+    server: Any = module_with(target)
     parser = require_module("vllm_mlx.reasoning").get_parser("glm4")()
     read = server._extract_streaming_reasoning_delta
     for text, finished in (('{"a": 1', False), ("}", False), ("", False), ("", True)):

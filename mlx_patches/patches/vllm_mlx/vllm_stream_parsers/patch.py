@@ -97,7 +97,6 @@ def build_attributes(parser: Any) -> dict[str, Any]:
 
 PATCH = Patch(
     id="vllm-stream-parsers",
-    every_model=True,
     targets=argument(
         "vllm_mlx.server:_disconnect_guard",
         "generator",

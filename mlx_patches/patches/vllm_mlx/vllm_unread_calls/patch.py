@@ -83,7 +83,6 @@ _SERVER = "vllm_mlx.server"
 
 PATCH = Patch(
     id="vllm-unread-calls",
-    every_model=True,
     targets=(
         *result(f"{_SERVER}:_parse_tool_calls_with_parser", read_calls),
         *wrap(f"{_SERVER}:_extract_streaming_tool_delta", pass_text, supports=True),

@@ -1,8 +1,9 @@
 """Gives vllm-mlx's server an answer with a tool call that cannot be read."""
 
 from typing import Any
+from unittest import mock
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import Result, Target, module_with, require_names
 
 _CALL = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
 _GOOD = _CALL.replace("}}", "1}}")
@@ -11,19 +12,15 @@ _TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": 
 
 def probe(target: Target) -> Result:
     """Red if the call's text is lost, streamed or not, or an answer without a required call."""
-    require(target)
-    server: Any = module_of(target)
-    for name in ("_build_tool_parser", "_extract_streaming_tool_delta"):
-        if not hasattr(server, name):
-            raise NotApplicable(f"this release has no {name}")
-    kept = server._enable_auto_tool_choice, server._tool_call_parser, server._tool_parser_instance
-    server._enable_auto_tool_choice, server._tool_call_parser = True, "hermes"
-    server._tool_parser_instance = None
-    try:
+    server: Any = module_with(target)
+    require_names(server, "_build_tool_parser", "_extract_streaming_tool_delta")
+    with mock.patch.multiple(
+        server,
+        _enable_auto_tool_choice=True,
+        _tool_call_parser="hermes",
+        _tool_parser_instance=None,
+    ):
         return check(server)
-    finally:
-        server._enable_auto_tool_choice, server._tool_call_parser = kept[:2]
-        server._tool_parser_instance = kept[2]
 
 
 def check(server: Any) -> Result:
