@@ -607,7 +607,8 @@ def qwen3(release, tmp_path, monkeypatch):
     folder = tmp_path / "held"
     folder.mkdir()
     (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))
-    monkeypatch.setattr(outside, "folder", lambda name: folder)
+    real = outside.folder
+    monkeypatch.setattr(outside, "folder", lambda n: folder if n == "reference" else real(n))
     outside.read_compared.cache_clear()
 
     def audited(config=None, active=False):
