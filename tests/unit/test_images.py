@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import measure_images
 import pytest
@@ -288,3 +290,23 @@ def test_stages_that_stay_off():
     }
     assert measure_images.off(one, "a") == (["model", "saved"], ["saved"])
     assert measure_images.off(one, "b") == ([], [])
+
+
+@pytest.mark.parametrize("is_other_faster", [True, False])
+def test_two_processes_make_one_folder(tmp_path, monkeypatch, is_other_faster):
+    """A family is measured without and with the patches at the same time."""
+
+    def make(command, **_):
+        for folder in [Path(command[-2])] + [tmp_path] * is_other_faster:
+            (folder / "a-kind").mkdir()
+            (folder / "a-kind" / "stages.json").write_text('{"transformers": "1"}')
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setenv(scenario.KEEP, str(tmp_path))
+    monkeypatch.setattr(scenario.subprocess, "run", make)
+    with scenario.compute_expected("a kind") as found:
+        assert found.outside == "transformers 1"
+    assert [path.name for path in tmp_path.iterdir()] == ["a-kind"]
+    monkeypatch.setattr(scenario.subprocess, "run", None)
+    with scenario.compute_expected("a kind") as found:
+        assert found.folder == tmp_path / "a-kind"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
@@ -121,18 +121,24 @@ class Expected:
 @contextmanager
 def compute_expected(name: str) -> Iterator[Expected]:
     """What transformers computes for an entry, in a process that has torch."""
-    with tempfile.TemporaryDirectory() as temporary:
-        keep = os.environ.get(KEEP)
-        folder = Path(keep or temporary) / name.replace(" ", "-")
-        if not (folder / "stages.json").exists():
-            command = module_command(f"{__package__}.authors", str(folder.parent), name)
+    keep = os.environ.get(KEEP)
+    if keep:
+        Path(keep).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=keep) as temporary:
+        made = Path(temporary) / name.replace(" ", "-")
+        kept = Path(keep) / made.name if keep else made
+        if not (kept / "stages.json").exists():
+            command = module_command(f"{__package__}.authors", temporary, name)
             done = subprocess.run(
                 command, capture_output=True, text=True, env=child_environment(), timeout=SECONDS
             )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]
                 raise Unmade(lines[-1][:300])
-        want = Expected(folder)
+            # A process that measures the same family with other patches may be faster.
+            with suppress(OSError):
+                made.rename(kept)
+        want = Expected(made if made.exists() else kept)
         if why := want.facts.get("unmade"):
             raise Unmade(why)
         yield want
