@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
     declarations.write()
+    for id_ in options.patches or ():
+        catalogue.builtin().get(id_)  # an unknown id raises
     declarations.check_probes()
     if options.take:
         patch_evidence.take(options.take)
