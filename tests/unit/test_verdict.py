@@ -574,6 +574,17 @@ def test_broken_package_is_not_audited(mlx_lm, monkeypatch, broken, said):
     assert json.loads(json.dumps(report.as_dict()))["exit_code"] == 2
 
 
+def test_mlx_without_back_end_is_not_audited(mlx_lm, monkeypatch):
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setenv("PYTHONPATH", str(mlx_lm.root))
+    mlx_lm.write("mlx/core.py", "raise ImportError('libmlx.so: cannot open it')")
+    (reason,) = mlx_patches.audit("qwen3").unaudited
+    assert "cannot be imported (ImportError: libmlx.so: cannot open it): install mlx[c" in reason
+    assert mlx_patches.audit().exit_code() == 2
+    mlx_lm.write("mlx/core.py", "")
+    assert mlx_patches.audit().unaudited == ()
+
+
 def test_package_of_other_distribution(mlx_lm, monkeypatch):
     """Rapid-MLX installs its own package named ``vllm_mlx``."""
     monkeypatch.setattr(distributions, "_packages", {})
