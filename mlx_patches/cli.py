@@ -748,11 +748,11 @@ def _run(arguments: list[str] | None) -> int | str | None:
         return 130
     except click.ClickException as error:
         text, context = error.format_message(), getattr(error, "ctx", None)
-        if "\n" in text:  # the help, if no command was given
-            error.show()
+        if "\n" in text and not isinstance(error, click.BadParameter):
+            error.show()  # the help, if no command was given
         else:
             see = f" (see {context.command_path} --help)" if context else ""
-            click.echo(f"mlx-patches: {printable(text)}{see}", err=True)
+            click.echo(f"mlx-patches: {printable(' '.join(text.split()))}{see}", err=True)
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)

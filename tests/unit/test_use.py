@@ -172,6 +172,14 @@ def test_completion_scripts(said, shell):
         assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
 
 
+@pytest.mark.parametrize("shell", [(), ("tcsh",), ("",)])
+def test_completion_of_no_known_shell(said, shell):
+    result = said("completion", *shell)
+    assert result.code == 2
+    assert "bash" in result.err
+    assert result.err.count("\n") == 1
+
+
 def test_completed_names(site, affected):
     def names(kinds, begun=""):
         return [one.value for one in completion.complete(kinds, begun) if one.type == "plain"]
