@@ -169,6 +169,8 @@ def target_bodies(
 
 def read_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
     """The tables ``broken_sets`` and ``warnings``."""
+    if not path.exists():
+        raise SystemExit(f"{path}: No such file; restore it with git")
     tables = evidence_file.read(path)
     kinds = {"broken_sets": BrokenSet, "warnings": Warned}
     if tables.keys() != kinds.keys():
