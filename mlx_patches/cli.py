@@ -174,7 +174,6 @@ def _audits(
 
 def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
     from .auditing.models import folder_of
-    from .core.model_types import implementations
     from .lab import report
     from .lab.folder import SECONDS, evidence_of
 
@@ -183,7 +182,7 @@ def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
         raise click.UsageError(
             f"--measure needs a model's folder or its config.json, not {model!r}"
         )
-    count = 2 * len(implementations(folder.model_type))
+    count = 2 * len(folder.implementations())
     with report.progress(count, f"together up to {SECONDS:.0f} s", SECONDS) as advance:
         return evidence_of(folder.path, advance)
 

@@ -143,10 +143,10 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
     if folder is not None:
-        model_type = read_folder(folder).model_type
-        found = [Family(*pair) for pair in implementations(model_type).items()]
+        read = read_folder(folder)
+        found = [Family(*pair) for pair in read.implementations().items()]
         if not found:
-            raise MlxPatchesError(f"no installed package implements model type {model_type!r}")
+            raise MlxPatchesError(f"no installed package implements model type {read.model_type!r}")
     else:
         from .families import families
 

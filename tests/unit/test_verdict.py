@@ -266,13 +266,18 @@ def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field
     assert "Next:" not in text
 
 
-def test_consent_measures_folder_code(release, tmp_path):
+@pytest.mark.parametrize("kind", ["llama", "own-type"])
+def test_consent_measures_folder_code(release, site, tmp_path, kind):
     release(BY_NAME["mlx-lm 0.32.2"])
-    folder = write_llama(tmp_path, model_file="own.py")
-    measured = {"set": "mlx-lm 0.32.2", "versions": {}, "note": ""}
-    measured |= {part: {"llama": {"left-padded": "r"}} for part in ("without", "with")}
+    site.write("mlx_lm/utils.py")
+    folder = write_llama(tmp_path, model_file="own.py", model_type=kind)
+    assert mlx_patches.audit(folder).exit_code() == 2
+    measured = {"set": "mlx-lm 0.32.2", "versions": {}, "note": "a note"}
+    measured |= {part: {kind: {"left-padded": "r"}} for part in ("without", "with")}
     report = audit.audit(folder, evidence={"mlx-lm": measured})
     assert (report.verdicts[0].verdict, report.exit_code()) == ("wrong", 1)
+    assert report.verdicts[0].note == "a note"
+    assert "recommend" not in "\n".join(screen.commands(report))
 
 
 def test_timed_out_scenario_is_judged_by_family(release, tmp_path):
