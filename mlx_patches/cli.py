@@ -120,6 +120,10 @@ def audit(
 
     if as_json and form != "text":
         refuse_options("--json is --format json", "form")
+    if is_set("quiet"):
+        refuse_options("-q prints only the verdict", "show_all")
+    if str(html) == "-":
+        refuse_options("--html - prints only the page", "as_json" + " form" * (form != "text"))
     if strict:
         refuse_options("--strict counts what --ignore accepts", "ignore")
     form = "json" if as_json else form
