@@ -36,6 +36,8 @@ def run(main: Callable[[], None]) -> None:
         main()
     except MlxPatchesError as error:
         raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; run it again to measure the rest") from None
     except OSError as error:
         why = f"{error.filename or FOLDER}: {error.strerror}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -183,6 +183,14 @@ def test_full_disk(evidence, monkeypatch):
     assert evidence() == before
 
 
+def test_interrupted_tool_is_one_line():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="interrupted; run it again to measure the rest"):
+        evidence_file.run(interrupt)
+
+
 def test_generated_files_are_replaced_whole(monkeypatch):
     files = (catalogue.DECLARATIONS, matrix_file.MATRIX, findings.FINDINGS)
     before = [file.read_text() for file in files]
