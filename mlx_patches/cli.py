@@ -120,6 +120,10 @@ def audit(
 
     if as_json and form != "text":
         refuse_options("--json is --format json", "form")
+    if is_set("quiet"):
+        refuse_options("-q prints only the verdict", "show_all")
+    if str(html) == "-":
+        refuse_options("--html - prints only the page", "as_json" + " form" * (form != "text"))
     if strict:
         refuse_options("--strict counts what --ignore accepts", "ignore")
     form = "json" if as_json else form
@@ -174,7 +178,6 @@ def _audits(
 
 def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
     from .auditing.models import folder_of
-    from .core.model_types import implementations
     from .lab import report
     from .lab.folder import SECONDS, evidence_of
 
@@ -183,7 +186,7 @@ def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
         raise click.UsageError(
             f"--measure needs a model's folder or its config.json, not {model!r}"
         )
-    count = 2 * len(implementations(folder.model_type))
+    count = 2 * len(folder.implementations())
     with report.progress(count, f"together up to {SECONDS:.0f} s", SECONDS) as advance:
         return evidence_of(folder.path, advance)
 
@@ -748,11 +751,11 @@ def _run(arguments: list[str] | None) -> int | str | None:
         return 130
     except click.ClickException as error:
         text, context = error.format_message(), getattr(error, "ctx", None)
-        if "\n" in text:  # the help, if no command was given
-            error.show()
+        if "\n" in text and not isinstance(error, click.BadParameter):
+            error.show()  # the help, if no command was given
         else:
             see = f" (see {context.command_path} --help)" if context else ""
-            click.echo(f"mlx-patches: {printable(text)}{see}", err=True)
+            click.echo(f"mlx-patches: {printable(' '.join(text.split()))}{see}", err=True)
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)

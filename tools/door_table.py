@@ -6,10 +6,11 @@ tests/hosts/doors.py measures it; tools/write_docs.py writes the table into SECU
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import evidence_file
 
 FILE = Path(__file__).parents[1] / "tests" / "hosts" / "doors.toml"
 # Outcomes: the attack succeeded, in one of four ways; or the server answered with an error, did not
@@ -59,7 +60,7 @@ def load() -> dict[str, Outcomes]:
             door: {name: Outcome(**row) for name, row in rows.items()}
             for door, rows in doors.items()
         }
-        for server, doors in tomllib.loads(FILE.read_text()).items()
+        for server, doors in evidence_file.read(FILE).items()
     }
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.files import write
 
 FOLDER = Path(__file__).parent / "evidence"
@@ -28,21 +31,38 @@ def lock() -> Iterator[None]:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a tool; a file that cannot be written, such as on a full disk, ends it with one line."""
+    """Run a tool; a file that cannot be read or written ends it with one line."""
     try:
         main()
+    except MlxPatchesError as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; run it again to measure the rest") from None
     except OSError as error:
-        why = f"{error.filename or FOLDER}: {error.strerror}; its content is as it was"
-        raise SystemExit(f"{why}. Make room, and measure again") from None
+        why = f"{error.filename or FOLDER}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why += "; its content is as it was. Make room, and measure again"
+        raise SystemExit(why) from None
 
 
 def read(file: Path) -> Any:
-    return json.loads(file.read_text()) if file.exists() else {}
+    """The content of a file of JSON or TOML; empty if there is none."""
+    parse = tomllib.loads if file.suffix == ".toml" else json.loads
+    try:
+        return parse(file.read_text()) if file.exists() else {}
+    except ValueError as error:
+        raise SystemExit(f"{file}: {error}; correct the file, or restore it with git") from None
 
 
 def read_lines(file: Path) -> list[Any]:
     """The objects of a file that has one per line, such as rows of the lab."""
-    return list(map(json.loads, file.read_text().splitlines()))
+    found = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise SystemExit(f"{file}: line {number}: {error}; measure again") from None
+    return found
 
 
 def load(folder: Path) -> list[Any]:
@@ -51,7 +71,7 @@ def load(folder: Path) -> list[Any]:
     def key(file: Path) -> tuple[str, list[int]]:
         return re.sub(r"\d+", "", file.name), [*map(int, re.findall(r"\d+", file.name))]
 
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"), key=key)]
+    return [read(file) for file in sorted(folder.glob("*.json"), key=key)]
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

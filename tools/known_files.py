@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import evidence_file
 import release_sets
 from release_sets import ReleaseSet
 
@@ -54,4 +55,4 @@ def describe_set(one: ReleaseSet) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -6,7 +6,6 @@ measured without patches and with every patch that the release admits.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +76,14 @@ def has_models(one: ReleaseSet) -> bool:
     return one.distribution in MODEL_PACKAGES.values()
 
 
+def find(name: str) -> ReleaseSet:
+    """The set of a name, whose release has models."""
+    one = release_sets.find(name)
+    if not has_models(one):
+        raise SystemExit(f"{name}: it has no models, so the lab cannot measure it")
+    return one
+
+
 def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
     return EVIDENCE / store.file_name(one.slug, *place)
 
@@ -100,7 +107,7 @@ def run_lab(python: Path, *flags: str, seconds: int, **variables: Any) -> list[d
         out = Path(folder) / "rows.jsonl"
         command = ("-m", "mlx_patches", "lab", *flags, "--out", str(out))
         release_sets.run(python, *command, seconds=seconds, codes=(0, 1), **variables)
-        return [json.loads(line) for line in out.read_text().splitlines()]
+        return evidence_file.read_lines(out)
 
 
 def family_results(evidence: dict[str, Any]) -> dict[str, str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import lab_evidence
 import model_rows
 import patch_evidence
@@ -169,10 +169,9 @@ def target_bodies(
 
 def read_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
     """The tables ``broken_sets`` and ``warnings``."""
-    try:
-        tables = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"{path}: {error}") from None
+    if not path.exists():
+        raise SystemExit(f"{path}: No such file; restore it with git")
+    tables = evidence_file.read(path)
     kinds = {"broken_sets": BrokenSet, "warnings": Warned}
     if tables.keys() != kinds.keys():
         raise SystemExit(f"{path}: it has the tables {', '.join(kinds)}, and no others")

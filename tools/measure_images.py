@@ -13,7 +13,6 @@ green is measured again without each patch that may repair it.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -218,7 +217,7 @@ def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[s
 
 def load() -> list[dict[str, Any]]:
     files = [EVIDENCE / f"{one.slug}.json" for one in release_sets.load().values()]
-    return [json.loads(file.read_text()) for file in files if file.exists()]
+    return [evidence_file.read(file) for file in files if file.exists()]
 
 
 def table() -> list[str]:
@@ -265,4 +264,4 @@ def page() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -99,7 +99,10 @@ def main() -> None:
     only = Only(tuple(options.scenario), tuple(options.model))
     sets = options.shard.of([one for one in release_sets.load().values() if has_models(one)])
     if options.sets:
-        sets = [one for one in map(release_sets.find, options.sets) if has_models(one)]
+        sets = list(map(lab_evidence.find, options.sets))
+    known = {family for one in sets for family in evidence_of(one).get("without", ())}
+    if unknown := sorted({*options.model} - known):
+        raise SystemExit(f"no family {unknown[0]!r} in the evidence of these release sets")
     if options.check_entries:
         if not sets:
             raise SystemExit("no release set of this name: see tools/release_sets.toml")
@@ -191,7 +194,7 @@ def take_known(one: ReleaseSet) -> tuple[str, ...]:
     evidence["without"] = {family: {} for family in new}
     evidence["same_code"] = {family: name for family, name in found.items() if name}
     for family, name in evidence["same_code"].items():
-        other = json.loads((lab_evidence.EVIDENCE / f"{name.replace(' ', '-')}.json").read_text())
+        other = evidence_file.read(lab_evidence.EVIDENCE / f"{name.replace(' ', '-')}.json")
         for part, cells in other.items():
             if isinstance(cells, dict) and family in cells and part != "same_code":
                 evidence.setdefault(part, {})[family] = cells[family]

@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
     declarations.write()
+    for id_ in options.patches or ():
+        catalogue.builtin().get(id_)  # an unknown id raises
     declarations.check_probes()
     if options.take:
         patch_evidence.take(options.take)
@@ -75,8 +77,11 @@ class Measured:
     def add(self) -> None:
         for id_, cells in self.cells.items():
             patch_evidence.add(catalogue.builtin().get(id_), self.name, cells)
-            verdicts = {cell["without"] for cell in cells.values()} or {"absent"}
-            print(f"{self.name}: {id_}: {' and '.join(sorted(verdicts))} without it", flush=True)
+            seen = [
+                " and ".join(sorted({cell[part] for cell in cells.values()} or {"absent"}))
+                for part in ("without", "with")
+            ]
+            print(f"{self.name}: {id_}: {seen[0]} without it, {seen[1]} with it", flush=True)
         if self.versions:
             patch_evidence.add_versions({self.name: self.versions})
 

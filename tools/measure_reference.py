@@ -210,4 +210,4 @@ def concerns(patch: Patch, distribution: str, family: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

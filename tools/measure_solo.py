@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     options = parser.parse_args()
+    if not options.table and not (options.set and options.python):
+        parser.error("--set and --python are required, or --table")
     if options.table:
         print("\n".join(table()))
     else:
@@ -198,4 +200,4 @@ def count_results(found: Mapping[str, Any], scenario: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import evidence_file
+import lab_evidence
 import release_sets
 from findings import VARIED
-from lab_evidence import Only, has_models
+from lab_evidence import Only
 from measure_lab import Lab
 from release_sets import ReleaseSet
 
@@ -32,13 +33,12 @@ SCENARIOS = ("left-padded", "chunked-batch", "merge", "extend", "engine")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", action="append", dest="sets", default=[], help="this set")
+    parser.add_argument("--set", action="append", dest="sets", required=True, help="this set")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="only this variant")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    for one in release_sets.load().values():
-        if has_models(one) and one.name in options.sets:
-            measure(one, options.variant or VARIANTS, options.jobs)
+    for one in map(lab_evidence.find, options.sets):
+        measure(one, options.variant or VARIANTS, options.jobs)
 
 
 def measure(one: ReleaseSet, variants: Iterable[str], jobs: int) -> None:
@@ -71,4 +71,4 @@ def measure_variant(one: ReleaseSet, python: Path, variant: str, jobs: int) -> d
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -93,4 +93,4 @@ def table() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    evidence_file.run(main)

@@ -20,6 +20,9 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     start(*sys.argv[1:])
+    import declarations  # imports every patch
+
+    declarations.write()  # else `mlx-patches probe` does not know the patch
 
 
 def read(name: str) -> str:

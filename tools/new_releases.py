@@ -17,7 +17,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -35,11 +34,14 @@ WATCHED = release_sets.HERE / "watched.toml"
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--summary"]:
-        print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), list_committed())))
+    if sys.argv[1:] not in ([], ["--summary"]):
+        sys.exit(__doc__)
+    if sys.argv[1:]:
+        new = patch_evidence.read_versions().keys() - list_committed()
+        print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), new)))
         return
     sets = release_sets.load()
-    seen = tomllib.loads(WATCHED.read_text())
+    seen = evidence_file.read(WATCHED)
     added, again, newer = news(sets, seen, list_releases)
     today = datetime.date.today().isoformat()
     if today < (last := max(one.date for one in sets.values())):
@@ -87,17 +89,19 @@ def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
 def list_committed() -> set[str]:
     file = f"HEAD:{patch_evidence.VERSIONS.relative_to(release_sets.ROOT)}"
     command = ["git", "-C", str(release_sets.ROOT), "show", file]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {release_sets.flatten(done.stderr)}")
     return {*json.loads(done.stdout)}
 
 
 def summary(
-    probed: list[dict[str, Any]], lab: list[dict[str, Any]], known: Collection[str]
+    probed: list[dict[str, Any]], lab: list[dict[str, Any]], new: Collection[str]
 ) -> Iterator[str]:
-    """What changed in each set that is not known, against the release before it, as Markdown."""
+    """What changed in each new set, against the release before it, as Markdown."""
     cells = {one["set"]: one["patches"] for one in probed}
     results = {one["set"]: lab_evidence.family_results(one) for one in lab}
-    for name in [name for name in cells if name not in known]:
+    for name in [name for name in cells if name in new]:
         own = [one for one in cells if one.split()[0] == name.split()[0]]
         before = own[max(own.index(name) - 1, 0)]
         yield f"\n### {name}, against {before}\n"
@@ -136,7 +140,8 @@ def list_releases(distribution: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     if found is None:
-        sys.exit(f"pip does not list the versions of {distribution}: {done.stderr.strip()[-200:]}")
+        why = release_sets.flatten(done.stderr)
+        sys.exit(f"{distribution}: {why}; nothing was added; check the network and PIP_INDEX_URL")
     return sorted(found[1].split(", "), key=Version)
 
 

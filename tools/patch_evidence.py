@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import release_sets
 from packaging.version import Version
 
@@ -103,7 +104,7 @@ def forget_patch(patch: Patch) -> None:
 
 def read_versions() -> dict[str, dict[str, str]]:
     """The versions of the packages in each set that was measured at any time."""
-    return json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}  # type: ignore[no-any-return]
+    return evidence_file.read(VERSIONS)  # type: ignore[no-any-return]
 
 
 def add_versions(versions: dict[str, dict[str, str]]) -> None:
@@ -138,7 +139,10 @@ def take(folder: Path) -> None:
     """
     builtin, before = catalogue.builtin(), {one["set"]: one["patches"] for one in load()}
     versions = read_versions()
-    for checkout in filter(Path.is_dir, folder.iterdir()):
+    checkouts = [one for one in folder.glob("*") if any(one.rglob("*.json"))]
+    if not checkouts:
+        raise SystemExit(f"{folder}: no folder with checkouts that measured")
+    for checkout in checkouts:
         for file in checkout.rglob(NAME):
             for id_, rules in read(file.parent).items():
                 for distribution, one in rules.items():
@@ -148,7 +152,7 @@ def take(folder: Path) -> None:
                             add(builtin.get(id_), name, cells)
         theirs = checkout / "tools" / "evidence"
         if (file := theirs / VERSIONS.name).exists():
-            found = json.loads(file.read_text()).items()
+            found = evidence_file.read(file).items()
             add_versions({name: one for name, one in found if one != versions.get(name)})
         for file in theirs.glob("lab/*.json"):
             write_whole(OTHER / "lab" / file.name, file.read_text())
@@ -168,7 +172,7 @@ def prune() -> None:
             kept[id_] = {name: one for name, one in rules.items() if name in own}
         write(folder, kept)
     for file in OTHER.glob("*/*.json"):
-        found = json.loads(file.read_text())
+        found = evidence_file.read(file)
         if not isinstance(found, dict):  # that of requests names no patches
             continue
         named = [cells for part in NAMING for cells in found.get(part, {}).values()]

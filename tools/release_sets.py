@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import tomllib
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
+
+import evidence_file  # noqa: E402
 
 from mlx_patches.core import packages  # noqa: E402
 
@@ -60,6 +65,12 @@ for text in m.requires(sys.argv[1]) or ():
     if not found or not one.specifier.contains(found[0], prereleases=True):
         sys.exit(print(f"{text}, but {name} is {(found or ['missing'])[0]}"))
 """
+
+
+# Parts of uv's message if an index lacks a package, or a release of it.
+_NOT_OFFERED = ("no version of", "was not found", "were not found", "was disabled")
+SETS = "tools/release_sets.toml"
+_NAME = re.compile(r"[\w-]+ \d[\d.]*((a|b|rc|\.post|\.dev)\d+)*")
 
 
 class Unsolvable(SystemExit):
@@ -149,11 +160,11 @@ def make(
         overrides.write_text(text)
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True)
-            is_offered = "there is no version of" not in done.stderr  # else the index lacks one
-            if "No solution found" in done.stderr and is_offered:
-                raise Unsolvable(f"{one.name}: {done.stderr.strip()[-500:]}")
             if done.returncode:
-                raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
+                why = f"{one.name}: {flatten(done.stderr)}"
+                if "No solution found" in why and not any(sign in why for sign in _NOT_OFFERED):
+                    raise Unsolvable(why)
+                raise SystemExit(f"{why}; check the network, UV_DEFAULT_INDEX and {SETS}")
         stamp.write_text(wanted)
     return python
 
@@ -177,19 +188,35 @@ def environment(one: ReleaseSet) -> Iterator[Path]:
 
 
 def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
-    raw = tomllib.loads((HERE / file).read_text())
-    return {
-        name: ReleaseSet(
-            name, str(entry["date"]), entry.get("pins", {}), tuple(entry.get("keeps", ()))
-        )
-        for name, entry in raw.items()
-    }
+    found = evidence_file.read(HERE / file)
+    if not found:
+        raise SystemExit(f"tools/{file}: no release set; restore the file with git")
+    return {name: parse(name, raw, file) for name, raw in found.items()}
+
+
+def parse(name: str, raw: Any, file: str) -> ReleaseSet:
+    """The set of a table in ``file``."""
+    keys = {"date": datetime.date, "pins": dict, "keeps": list}
+    problem = ""
+    if not isinstance(raw, dict) or not _NAME.fullmatch(name):
+        problem = 'not a table of a release, such as ["mlx-lm 0.31.3"]'
+    elif unknown := [key for key in raw if key not in keys]:
+        problem = f"unknown key {unknown[0]!r}; choose from: {', '.join(keys)}"
+    elif "date" not in raw:
+        problem = "date is missing; add one, such as date = 2026-10-20"
+    elif odd := [key for key, value in raw.items() if not isinstance(value, keys[key])]:
+        problem = f"{odd[0]} is not a {keys[odd[0]].__name__}: {raw[odd[0]]!r}"
+    elif odd := [key for key, value in raw.get("pins", {}).items() if not isinstance(value, str)]:
+        problem = f"pins.{odd[0]} is not a version in quotes: {raw['pins'][odd[0]]!r}"
+    if problem:
+        raise SystemExit(f"tools/{file}: {name}: {problem}")
+    return ReleaseSet(name, str(raw["date"]), raw.get("pins", {}), tuple(raw.get("keeps", ())))
 
 
 def find(name: str) -> ReleaseSet:
     """The set of a name."""
     if (found := load().get(name)) is None:
-        raise SystemExit(f"no release set {name!r}: see tools/release_sets.toml")
+        raise SystemExit(f"no release set {name!r}: see {SETS}")
     return found
 
 
@@ -224,6 +251,12 @@ def check_versions(
             )
 
 
+def flatten(errors: str) -> str:
+    """What an installer printed, without its warnings, as one line."""
+    lines = [line for line in errors.splitlines() if not line.startswith("WARNING")]
+    return " ".join(" ".join(lines).split())
+
+
 def run(
     python: Path,
     *arguments: str,
@@ -238,5 +271,6 @@ def run(
     if done.code not in codes:
         last = (done.errors.strip().splitlines() or [f"ended with {done.code}"])[-1]
         why = f"not done after {seconds} s" if done.code is None else last
-        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {why}")
+        command = textwrap.shorten(" ".join(arguments[:4]), 60, placeholder=" ...")
+        raise SystemExit(f"{python}: {command}: {why}")
     return done.out

@@ -44,6 +44,8 @@ class Result(NamedTuple):
 
 def main() -> None:
     waiting = sessions(sys.argv[1:])
+    if not waiting:
+        sys.exit(f"no session of noxfile.py has the tag {' or '.join(sys.argv[1:])}")
     count, started = len(waiting), time.monotonic()
     running: dict[Future[Result], str] = {}
     results: list[Result] = []

@@ -453,7 +453,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
     folder = folder_of(model)
     if folder is not None:
         model = folder.model_type
-    found = implementations(model)
+    found = folder.implementations() if folder else implementations(model)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
         raise unknown_type(model, installed, current.matrix.models)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     except OSError as error:
         why = f"cannot be read ({error.strerror}); make it a file that you can read"
         raise MlxPatchesError(f"{printable(path)}: {why}") from None
-    if not data or (project and TABLE.encode() not in data):
+    if not data or (project and not re.search(rb"mlx[-_]patches", data)):
         return None
     import tomllib
 
@@ -78,6 +79,8 @@ def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     name = printable(path)
     if project:
         tool = table.get("tool")
+        if isinstance(tool, dict) and "mlx_patches" in tool:
+            raise MlxPatchesError(f"{name}: [tool.mlx_patches]: write it as [tool.{TABLE}]")
         table, name = tool.get(TABLE) if isinstance(tool, dict) else None, f"{name}: [tool.{TABLE}]"
     if table is not None and not isinstance(table, dict):
         raise MlxPatchesError(f"{name}: expected a table")

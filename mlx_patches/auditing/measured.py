@@ -69,7 +69,8 @@ def verdicts_of_model(
             facts = replace(facts, evidence=evidence, note=evidence["note"] if evidence else "")
         if own_code:
             why = f"this folder runs its own code ({own_code}); --measure runs it with {CONSENT}=1"
-            facts = Measured((measured or {}).get(distribution), why)
+            own = (measured or {}).get(distribution)
+            facts = Measured(own, own["note"] if own else why)
         ids = partial(_likely, current, distribution, family, needs, cache(source_file))
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)

@@ -35,6 +35,13 @@ class ModelFolder:
     problem: str
     own_code: str = ""
 
+    def implementations(self) -> dict[str, str]:
+        """Installed distribution to the name of its module, or to the type if the code is here."""
+        found = implementations(self.model_type)
+        if not found and self.config.get("model_file") and source_file("mlx_lm.utils"):
+            return {"mlx-lm": self.model_type}
+        return found
+
 
 def folder_of(model: str) -> ModelFolder | None:
     """The model's folder if the text is its path or that of its ``config.json``, or None.

@@ -2,11 +2,13 @@
 
 import ast
 import importlib.metadata
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..activation.children import child_environment
 from ..activation.session import Session, session
 from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
@@ -50,9 +52,8 @@ def explain_unaudited(
     }
     if not targets and not found:
         found.append(f"no known MLX package is installed in {sys.prefix}")
-    models = any(map(current.installed, MODEL_PACKAGES.values()))
-    if models and current.installed("mlx") is None and find_spec("mlx") is None:
-        found.append(f"mlx is not installed in {sys.prefix}: install mlx")
+    if any(map(current.installed, MODEL_PACKAGES.values())):
+        found += _broken_mlx(current)
     found += _missing(current, {module: one.distribution for module, one in targets.items()})
     found += [
         f"{source_file(module)} is not Python: install {target.distribution} again"
@@ -83,6 +84,24 @@ def _broken_metadata(current: Session) -> Iterator[str]:
         # Rapid-MLX contains its own package of this name, which no patch targets.
         elif file and not set(map(canonical, installers().get(package, ()))) - {distribution}:
             yield f"{file.parent} exists, but {distribution} has no metadata: {again}"
+
+
+def _broken_mlx(current: Session) -> Iterator[str]:
+    """Why MLX cannot be imported; a child tries it, because MLX may be without a back end."""
+    if (here := current.installed("mlx")) is None and find_spec("mlx") is None:
+        yield f"mlx is not installed in {sys.prefix}: install mlx"
+    elif here and "mlx.core" not in sys.modules and _has_core():
+        command = [sys.executable, "-P", "-c", "import mlx.core"]
+        done = subprocess.run(command, capture_output=True, text=True, env=child_environment())
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            remedy = "install mlx[cpu] or mlx[cuda]" if "libmlx" in last else "install mlx again"
+            yield f"{here} cannot be imported ({last}): {remedy}"
+
+
+def _has_core() -> bool:
+    folder = importlib.metadata.distribution("mlx").locate_file("mlx")
+    return any(Path(str(folder)).glob("core.*"))
 
 
 def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:

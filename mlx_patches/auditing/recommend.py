@@ -91,6 +91,8 @@ def recommend(
         families: distribution to the family (module) that implements the model in it.
         summary: the lab's summary; the packaged one by default.
     """
+    from ..matrix.ranges import are_all_within
+
     summary = summary if summary is not None else load_summary()
     limits = host_limits(host) if host else {}
     found = []
@@ -98,9 +100,14 @@ def recommend(
         by_result: dict[str, tuple[str, ...]] = {GREEN: (), REPAIRED: (), RED: ()}
         other: dict[str, tuple[str, ...]] = {}
         versions: dict[str, Mapping[str, str]] = {}
+        refused = False
         for name, one in reversed(summary["sets"].items()):
             result = one["families"].get(family)
             if name.split()[0] != distribution or result is None:
+                continue
+            own = {package: limits.get(package, "") for package in one["versions"]}
+            if not are_all_within(own, one["versions"]):
+                refused = True
                 continue
             if result in by_result:
                 by_result[result] += (name,)
@@ -108,10 +115,10 @@ def recommend(
             else:
                 verdict = verdict_of(result)
                 other[verdict] = (*other.get(verdict, ()), name)
-        if not versions and verdict_of(CANNOT_BATCH) not in other:
+        if not versions and not refused and verdict_of(CANNOT_BATCH) not in other:
             continue
         green, repaired, red = by_result.values()
-        best = [_first_admitted(one, versions, limits) for one in (green, green + repaired)]
+        best = [_newest(one) for one in (green, green + repaired)]
         results = (distribution, family, green, repaired, red)
         found.append(Recommendation(*results, best[0], best[1], versions, other))
     return found
@@ -152,15 +159,7 @@ def host_limits(host: str) -> dict[str, str]:
     return {name: str(specifier) for name, specifier in limits.items()}
 
 
-def _first_admitted(
-    names: Iterable[str], versions: Mapping[str, Mapping[str, str]], limits: Mapping[str, str]
-) -> str | None:
+def _newest(names: Iterable[str]) -> str | None:
     from packaging.version import Version
 
-    from ..matrix.ranges import are_all_within
-
-    for name in sorted(names, key=lambda name: Version(name.split()[1]), reverse=True):
-        own = {package: limits.get(package, "") for package in versions[name]}
-        if are_all_within(own, versions[name]):
-            return name
-    return None
+    return max(names, key=lambda name: Version(name.split()[1]), default=None)

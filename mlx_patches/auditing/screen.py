@@ -262,6 +262,7 @@ def commands(report: Audit) -> list[str]:
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
     open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
+    own_code = report.model and report.model.folder and report.model.folder.own_code
     held = [cell for one in report.verdicts for cell in one.fails_beside(here)]
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in held]
@@ -275,10 +276,10 @@ def commands(report: Audit) -> list[str]:
         commands.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
     elif report.model is not None and (open_ or held):
         family = next(iter(report.model.families.values()))
-        commands.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
+        other = "" if own_code else f"; mlx-patches recommend --model {family}"
+        commands.append(f"Fix:   none known here{other}")
     if report.active:
         commands.append("Undo:  mlx-patches disable")
-    own_code = report.model and report.model.folder and report.model.folder.own_code
     if not own_code and (stay := _suggest_releases(report)):
         commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)

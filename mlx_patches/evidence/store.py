@@ -38,7 +38,7 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
 
     place = place or folder()
     with reading(place):
-        read = [json.loads(file.read_bytes()) for file in sorted(place.glob("*.json"))]
+        read = list(map(_parse, sorted(place.glob("*.json"))))
         names = dict.fromkeys(one["set"] for one in read)
         found = [_join([one for one in read if one["set"] == name]) for name in names]
         found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
@@ -60,7 +60,12 @@ def families_of(name: str) -> list[str]:
 def _read(file: Path) -> dict[str, Any] | None:
     files = [*([file] if file.exists() else []), *sorted(file.parent.glob(f"{file.stem}-*.json"))]
     with reading(file):
-        return _join([json.loads(one.read_bytes()) for one in files]) if files else None
+        return _join(list(map(_parse, files))) if files else None
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    with reading(file):
+        return dict(json.loads(file.read_bytes()))
 
 
 @contextlib.contextmanager

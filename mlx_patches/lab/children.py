@@ -25,7 +25,9 @@ class Child:
     """A running command. Its supervisor ends it if this process ends, in any way."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], **streams: Any):
-        reads, self._pipe = os.pipe()
+        reads, writes = os.pipe()
+        # Unlike a descriptor, it may be closed twice, also by two threads.
+        self._pipe = open(writes, "wb", buffering=0)  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
                 module_command("mlx_patches.lab.supervise", *command),
@@ -35,18 +37,15 @@ class Child:
                 **streams,
             )
         except BaseException:
-            os.close(self._pipe)
+            self._pipe.close()
             raise
         finally:
             os.close(reads)
-        self._is_open = True
         _RUNNING.add(self)
 
     def end(self) -> None:
         """Ask the supervisor to end the command; it may end later."""
-        if self._is_open:
-            self._is_open = False
-            os.close(self._pipe)
+        self._pipe.close()
 
     def wait(self) -> int:
         """Wait until nothing is left of an ended command; returns its exit code."""

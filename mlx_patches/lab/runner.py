@@ -8,9 +8,10 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -142,10 +143,10 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
     if folder is not None:
-        model_type = read_folder(folder).model_type
-        found = [Family(*pair) for pair in implementations(model_type).items()]
+        read = read_folder(folder)
+        found = [Family(*pair) for pair in read.implementations().items()]
         if not found:
-            raise MlxPatchesError(f"no installed package implements model type {model_type!r}")
+            raise MlxPatchesError(f"no installed package implements model type {read.model_type!r}")
     else:
         from .families import families
 
@@ -324,10 +325,11 @@ def run(
         else:
             left.append(task)
     file = _append(out) if out else None
-    pool = ThreadPoolExecutor(max(1, jobs))
+    pool, futures = ThreadPoolExecutor(max(1, jobs)), dict[Future[list[Row]], Task]()
     try:
         one = one or partial(measure, seconds=seconds)
-        futures = {pool.submit(one, task): task for task in left}
+        for task in left:
+            futures[pool.submit(one, task)] = task
         for future in as_completed(futures):
             fresh = future.result()
             if file:
@@ -337,8 +339,9 @@ def run(
             report(futures[future], fresh)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        children.end_all()  # those of an interrupted run
-        pool.shutdown()
+        while any(future.running() for future in futures):  # of an interrupted run
+            children.end_all()
+            time.sleep(0.05)  # a thread may be about to start a process
         if file:
             file.close()
     return rows

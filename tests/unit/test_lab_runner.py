@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.auditing import models
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, runner
@@ -323,13 +324,13 @@ def test_nothing_without_mlx(monkeypatch):
 
 def test_config_chooses_family(two_families, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gemma4"}')
-    monkeypatch.setattr(runner, "implementations", lambda kind: {"mlx-vlm": kind})
+    monkeypatch.setattr(models, "implementations", lambda kind: {"mlx-vlm": kind})
     tasks = runner.tasks([], ["extend"], "both", tmp_path)
     assert [(str(t.family), t.patched, t.scenarios, t.config) for t in tasks] == [
         ("mlx-vlm:gemma4", False, ("extend",), tmp_path),
         ("mlx-vlm:gemma4", True, ("extend",), tmp_path),
     ]
-    monkeypatch.setattr(runner, "implementations", lambda kind: {})
+    monkeypatch.setattr(models, "implementations", lambda kind: {})
     with pytest.raises(MlxPatchesError, match="no installed package implements"):
         runner.tasks([], [], "both", tmp_path)
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -93,6 +94,27 @@ def test_interrupted_lab_ends_every_family(temporary, monkeypatch):
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         runner.run(tasks, jobs=2)
+    assert time.monotonic() - begun < 20
+    check(temporary)
+
+
+def test_interrupted_lab_ends_a_family_that_starts_later(temporary, monkeypatch):
+    interrupted = threading.Event()
+
+    def start_later(task):
+        interrupted.wait()
+        time.sleep(0.5)
+        return [sys.executable, "-c", LAB.format(then=WAIT)]
+
+    def interrupt(futures):
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Task, "command", start_later)
+    monkeypatch.setattr(runner, "as_completed", interrupt)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run([Task(Family("mlx-lm", "a"), False, ("trim",))], seconds=25)
     assert time.monotonic() - begun < 20
     check(temporary)
 

@@ -53,6 +53,7 @@ def start(tmp_path):
 def test_new_files_fail_until_they_are_filled_in(start, tmp_path):
     done = start("tools/new_patch.py", "my-patch", "caches")
     assert done.stdout.splitlines()[: len(FILES)] == FILES, done.stderr
+    assert '"my-patch"' in (tmp_path / "mlx_patches/patches/declarations.json").read_text()
     assert start("-c", PARTS).stdout.split() == ["text", "probe", "patch", "test", "mutant"]
     for file in FILES:
         text = (tmp_path / file).read_text().replace("TODO", "done")

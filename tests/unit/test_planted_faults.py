@@ -49,6 +49,7 @@ def evidence(tmp_path, monkeypatch):
     place = tmp_path / "evidence"
     place.mkdir()
     monkeypatch.setattr(patch_evidence, "PATCHES", place)
+    monkeypatch.setattr(patch_evidence, "OTHER", place)
     monkeypatch.setattr(patch_evidence, "VERSIONS", place / "versions.json")
     monkeypatch.setattr(patch_evidence, "folder_of", lambda patch: place)
     monkeypatch.setattr(lab_evidence, "EVIDENCE", place)
@@ -182,6 +183,14 @@ def test_full_disk(evidence, monkeypatch):
     assert evidence() == before
 
 
+def test_interrupted_tool_is_one_line():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="interrupted; run it again to measure the rest"):
+        evidence_file.run(interrupt)
+
+
 def test_generated_files_are_replaced_whole(monkeypatch):
     files = (catalogue.DECLARATIONS, matrix_file.MATRIX, findings.FINDINGS)
     before = [file.read_text() for file in files]
@@ -235,7 +244,105 @@ def test_clock(monkeypatch, tmp_path, today):
     assert sets.read_text() == before
 
 
-@pytest.mark.parametrize("tool", ["measure_matrix", "measure_lab"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("date = ", "Invalid value"),
+        ("", "no release set"),
+        ("a = 3", "a: not a table of a release"),
+        ('["mlx-lm"]\ndate = 2026-01-01', "mlx-lm: not a table of a release"),
+        ('["mlx-lm 1"]', "mlx-lm 1: date is missing"),
+        ('["mlx-lm 1"]\ndate = "soon"', "mlx-lm 1: date is not a date: 'soon'"),
+        ('["mlx-lm 1"]\ndat = 2026-01-01', "mlx-lm 1: unknown key 'dat'; choose from: date, "),
+        ('["mlx-lm 1"]\ndate = 2026-01-01\npins = { mlx = 0.3 }', "pins.mlx is not a version"),
+    ],
+)
+def test_broken_release_sets(monkeypatch, tmp_path, text, why):
+    (tmp_path / "sets.toml").write_text(text)
+    monkeypatch.setattr(release_sets, "HERE", tmp_path)
+    with pytest.raises(SystemExit) as raised:
+        release_sets.load("sets.toml")
+    assert "sets.toml: " in str(raised.value)
+    assert why in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_summary_of_truncated_versions(evidence, monkeypatch):
+    patch_evidence.VERSIONS.write_text('{"mlx-lm 0.2": {')
+    monkeypatch.setattr(sys, "argv", ["new_releases.py", "--summary"])
+    monkeypatch.setattr(new_releases, "list_committed", set)
+    with pytest.raises(SystemExit, match=r"versions\.json: Expecting .* restore it with git"):
+        new_releases.main()
+
+
+@pytest.mark.parametrize(
+    "printed",
+    ["WARNING: Retrying\nERROR: No matching\ndistribution", "error: Request\n  cause: no"],
+)
+def test_index_that_is_unreachable(monkeypatch, tmp_path, printed):
+    done = SimpleNamespace(returncode=1, stdout="", stderr=printed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    for call in (
+        lambda: new_releases.list_releases("mlx-lm"),
+        lambda: release_sets.make(ONE, tmp_path),
+    ):
+        with pytest.raises(SystemExit, match="check the network") as raised:
+            call()
+        assert "\n" not in str(raised.value)
+        assert "WARNING" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("because", "kind"),
+    [
+        ("mlx-lm==1 depends on mlx>=2 and you require mlx==1", release_sets.Unsolvable),
+        ("there is no version of mlx==9", SystemExit),
+        ("mlx was not found in the package registry", SystemExit),
+    ],
+)
+def test_index_that_lacks_a_package(monkeypatch, tmp_path, because, kind):
+    stderr = f"error: No solution found\n  cause: Because {because}"
+    done = SimpleNamespace(returncode=1, stderr=stderr)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(SystemExit) as raised:
+        release_sets.make(ONE, tmp_path)
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_taking_from_a_folder_without_checkouts(evidence, monkeypatch, tmp_path, there):
+    monkeypatch.setattr("matrix_file.write", lambda: None)
+    folder = tmp_path / "taken"
+    if there:
+        folder.mkdir()
+    monkeypatch.setattr(sys, "argv", ["measure_matrix.py", "--write", "--take", str(folder)])
+    monkeypatch.setattr("declarations.write", lambda: None)
+    monkeypatch.setattr("declarations.check_probes", lambda: None)
+    with pytest.raises(SystemExit, match="taken: no folder with checkouts that measured"):
+        evidence_file.run(measure_matrix.main)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "why"),
+    [
+        ("measure_matrix", ["--patch", "no-such-patch"], "no patch 'no-such-patch'"),
+        ("measure_lab", ["--set", "vllm-mlx 0.6.0"], "vllm-mlx 0.6.0: it has no models"),
+        ("measure_lab", ["--model", "no-such-model"], "no family 'no-such-model'"),
+        ("new_releases", ["--sumary"], "--summary"),
+        ("run_sessions", ["no-such-tag"], "no session of noxfile.py has the tag no-such-tag"),
+    ],
+)
+def test_tool_that_has_nothing_to_do(evidence, monkeypatch, tool, arguments, why):
+    monkeypatch.setattr("matrix_file.write", lambda: None)
+    monkeypatch.setattr("findings.write", lambda evidence: None)
+    monkeypatch.setattr("measure_lab.mark_code", lambda: None)
+    monkeypatch.setattr(sys, "argv", [tool, *arguments])
+    monkeypatch.setattr("declarations.write", lambda: None)
+    with pytest.raises(SystemExit, match=why):
+        evidence_file.run(importlib.import_module(tool).main)
+
+
+@pytest.mark.parametrize("tool", ["measure_matrix", "measure_lab", "measure_variants"])
 def test_unknown_set_is_refused(monkeypatch, tool):
     monkeypatch.setattr(sys, "argv", [tool, "--set", "mlx-lm 9"])
     monkeypatch.setattr("declarations.write", lambda: None)

@@ -34,8 +34,16 @@ def test_order_and_results():
 def test_host_limits(monkeypatch):
     monkeypatch.setattr(recommend, "host_limits", lambda host: {"mlx-lm": ">=0.31", "mlx": ""})
     (found,) = recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
+    assert (found.green, found.repaired) == ((), ("mlx-lm 0.31.3",))
     assert found.best_green is None
     assert found.best_repaired == "mlx-lm 0.31.3"
+
+
+def test_host_that_allows_no_measured_release(monkeypatch):
+    monkeypatch.setattr(recommend, "host_limits", lambda host: {"mlx-lm": "<0.1"})
+    (found,) = recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
+    assert found.best_repaired is None
+    assert not any(found.by_word.values())
 
 
 def test_unmeasured_families_are_skipped():

@@ -87,6 +87,14 @@ def test_contradictions_are_one_line(said, affected, project):
     done = said("lab", "--unpatched", "--both")
     assert (done.code, done.err.count("\n")) == (2, 1) and "--both contradicts --un" in done.err
     assert "--json is --format json" in said("audit", "--json", "--format", "sarif").err
+    for options, omitted in (
+        (("-q", "--all"), "--all"),
+        (("--html", "-", "--json"), "--json"),
+        (("--html", "-", "--format", "sarif"), "--format"),
+    ):
+        done = said("audit", *options)
+        assert (done.code, done.out) == (2, "")
+        assert f": omit {omitted}" in done.err.splitlines()[-1]
 
 
 def test_own_environment_precedes_path(monkeypatch, tmp_path):
@@ -145,6 +153,13 @@ def test_bad_settings_are_one_line(said, affected, project, text, problem, user)
     assert said("ps").code == said("audit", "--help").code == 0
 
 
+def test_misspelt_table_is_one_line(said, affected, project):
+    path = project("[tool.mlx_patches]\nignore = ['fix']\n")
+    done = said("audit")
+    assert done.code == 2
+    assert done.err == f"mlx-patches: {path}: [tool.mlx_patches]: write it as [tool.mlx-patches]\n"
+
+
 def test_settings_that_cannot_be_read(said, affected, project):
     path = project("", user=True)
     path.write_bytes(b"\xff\xfe")
@@ -170,6 +185,14 @@ def test_completion_scripts(said, shell):
         script = said("completion", shell).out
         assert "_MLX_PATCHES_COMPLETE" in script
         assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
+
+
+@pytest.mark.parametrize("shell", [(), ("tcsh",), ("",)])
+def test_completion_of_no_known_shell(said, shell):
+    result = said("completion", *shell)
+    assert result.code == 2
+    assert "bash" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_completed_names(site, affected):

@@ -266,13 +266,18 @@ def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field
     assert "Next:" not in text
 
 
-def test_consent_measures_folder_code(release, tmp_path):
+@pytest.mark.parametrize("kind", ["llama", "own-type"])
+def test_consent_measures_folder_code(release, site, tmp_path, kind):
     release(BY_NAME["mlx-lm 0.32.2"])
-    folder = write_llama(tmp_path, model_file="own.py")
-    measured = {"set": "mlx-lm 0.32.2", "versions": {}, "note": ""}
-    measured |= {part: {"llama": {"left-padded": "r"}} for part in ("without", "with")}
+    site.write("mlx_lm/utils.py")
+    folder = write_llama(tmp_path, model_file="own.py", model_type=kind)
+    assert mlx_patches.audit(folder).exit_code() == 2
+    measured = {"set": "mlx-lm 0.32.2", "versions": {}, "note": "a note"}
+    measured |= {part: {kind: {"left-padded": "r"}} for part in ("without", "with")}
     report = audit.audit(folder, evidence={"mlx-lm": measured})
     assert (report.verdicts[0].verdict, report.exit_code()) == ("wrong", 1)
+    assert report.verdicts[0].note == "a note"
+    assert "recommend" not in "\n".join(screen.commands(report))
 
 
 def test_timed_out_scenario_is_judged_by_family(release, tmp_path):
@@ -572,6 +577,17 @@ def test_broken_package_is_not_audited(mlx_lm, monkeypatch, broken, said):
     assert report.exit_code() == 2
     assert any(said in reason for reason in report.unaudited), report.unaudited
     assert json.loads(json.dumps(report.as_dict()))["exit_code"] == 2
+
+
+def test_mlx_without_back_end_is_not_audited(mlx_lm, monkeypatch):
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setenv("PYTHONPATH", str(mlx_lm.root))
+    mlx_lm.write("mlx/core.py", "raise ImportError('libmlx.so: cannot open it')")
+    (reason,) = mlx_patches.audit("qwen3").unaudited
+    assert "cannot be imported (ImportError: libmlx.so: cannot open it): install mlx[c" in reason
+    assert mlx_patches.audit().exit_code() == 2
+    mlx_lm.write("mlx/core.py", "")
+    assert mlx_patches.audit().unaudited == ()
 
 
 def test_package_of_other_distribution(mlx_lm, monkeypatch):
