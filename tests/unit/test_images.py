@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import measure_images
 import pytest
@@ -310,3 +311,14 @@ def test_two_processes_make_one_folder(tmp_path, monkeypatch, is_other_faster):
     monkeypatch.setattr(scenario.subprocess, "run", None)
     with scenario.compute_expected("a kind") as found:
         assert found.folder == tmp_path / "a-kind"
+
+
+def test_pixels_of_another_layout():
+    def array(*shape):
+        return SimpleNamespace(shape=shape, ndim=len(shape))
+
+    flat, square = array(2, 9, 48), array(2, 3, 12, 12)
+    assert scenario.has_other_layout(square, flat) and scenario.has_other_layout([square], flat)
+    assert not scenario.has_other_layout(flat, array(4, 9, 48))
+    assert not scenario.has_other_layout(array(9, 48), array(1, 9, 48))
+    assert not scenario.has_other_layout(None, flat) and not scenario.has_other_layout(flat, None)

@@ -313,14 +313,14 @@ class Compared:
     def adapt_inputs(self, case: str) -> dict[str, Any]:
         """Transformers' inputs, in the release's layout, and those that it lacks.
 
-        The release's own if they are lists of arrays: then the layouts differ.
+        The release's own if the layouts of the pixels differ.
         """
         import mlx.core as mx
 
-        own, inputs = self.own.get(case, {}), {}
-        if isinstance(own.get("pixel_values"), list):
+        own, wanted, inputs = self.own.get(case, {}), self.want.inputs(case), {}
+        if has_other_layout(own.get("pixel_values"), wanted.get("pixel_values")):
             return dict(own)
-        for name, value in self.want.inputs(case).items():
+        for name, value in wanted.items():
             shape = getattr(own.get(name), "shape", value.shape)
             inputs[name] = mx.array(value.reshape(shape) if is_alike(shape, value) else value)
         return {**own, **inputs}
@@ -540,6 +540,13 @@ def row_off(row: Any, want: Any) -> float:
 def is_alike(shape: Sequence[int], value: Any) -> bool:
     """Whether a shape is that of an array, except for axes of length 1."""
     return [one for one in shape if one != 1] == [one for one in value.shape if one != 1]
+
+
+def has_other_layout(own: Any, want: Any) -> bool:
+    """Whether a release's pixels are a list of arrays, or have other dimensions."""
+    if own is None or want is None or isinstance(own, list):
+        return isinstance(own, list)
+    return bool(own.ndim != want.ndim) and not is_alike(own.shape, want)
 
 
 def difference(own: Any, want: Any) -> Any:
