@@ -105,7 +105,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "openai-server-hang-up": {"end_when_cancelled": lambda stream, should_cancel: stream},
     "rapid-logprobs": {
         "add_text": lambda chunk: chunk,
-        "evaluate_logprobs": lambda responses: None,
+        "evaluate_logprobs": lambda scheduler, responses, /: None,
         "join_logprobs": lambda merged, collector, existing, new, /: merged,
     },
     "server-hang-up": {"is_gone": lambda client: False},
