@@ -19,7 +19,7 @@ def probe(target: Target) -> Result:
 
 
 def find_last(target: Target) -> Any:
-    options = {"pad_token_id": PAD, "max_position_embeddings": ROWS}
+    options: dict[str, Any] = {"pad_token_id": PAD, "max_position_embeddings": ROWS}
     if target.module.startswith("vllm_mlx"):
         config = {"model_type": "xlm-roberta", **options}
         module_of(target)._MLXClassifierWrapper(config, {}, 1)

@@ -24,12 +24,13 @@ LOADING: ContextVar[tuple[str, str | None]] = ContextVar("mlx_patches_loading", 
 
 def choose_adapter(model_path: str, adapter_path: Any) -> str | None:
     """A request's adapter or None; the server's in place of the mark for the loaded one."""
-    if adapter_path is not None and not isinstance(adapter_path, str):
-        adapter_path = STARTED.get(model_path)
+    adapter: str | None = adapter_path if isinstance(adapter_path, str) else None
+    if adapter_path is not None and adapter is None:
+        adapter = STARTED.get(model_path)
     elif is_vlm_starting():
-        STARTED[model_path] = adapter_path
-    LOADING.set((model_path, adapter_path))
-    return adapter_path
+        STARTED[model_path] = adapter
+    LOADING.set((model_path, adapter))
+    return adapter
 
 
 def name_adapter(model_namespace: Any) -> Any:
