@@ -35,6 +35,7 @@ def count_reserved(config: Any) -> int:
 
 PATCH = Patch(
     id="roberta-limit",
+    every_model=True,
     changes_solo=True,
     targets=(
         *after(

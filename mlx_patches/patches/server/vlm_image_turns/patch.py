@@ -84,8 +84,6 @@ def format_message(call: Function, model_name: str, prompt: Any, *args: Any, **o
 
 PATCH = Patch(
     id="vlm-image-turns",
-    severity="wrong-text",
-    every_model=True,
     targets=(
         *argument("mlx_vlm.prompt_utils:apply_chat_template", "prompt", place_images),
         *wrap("mlx_vlm.prompt_utils:get_message_json", format_message, supports=True),

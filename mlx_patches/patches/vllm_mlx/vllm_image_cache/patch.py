@@ -18,7 +18,5 @@ def find_nothing(found: tuple[list[object] | None, bool]) -> tuple[list[object] 
 
 PATCH = Patch(
     id="vllm-image-cache",
-    severity="wrong-text",
-    every_model=True,
     targets=result("vllm_mlx.mllm_cache:MLLMPrefixCacheManager.fetch_cache", find_nothing),
 )
