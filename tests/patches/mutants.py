@@ -177,6 +177,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "is_unused": lambda slot: slot is not None,
     },
     "roberta-limit": {"count_reserved": lambda config: 0},
+    "vlm-image-turns": {"count_images": lambda messages: []},
     "vlm-request-adapter": {"is_vlm_starting": lambda: False, "STARTED": {}},
     "vlm-embedding-inputs": {
         "count_positions": lambda model: 1 << 30,

@@ -10,10 +10,6 @@ from mlx_patches.patches.server.vlm_image_turns.probe import IMAGE, TEXT, find_i
 
 from ..releases.models import module_or_skip
 
-MUTANTS = {
-    "vlm-image-turns": lambda mp: mp.setattr(patch, "place_images", lambda prompt, **_: prompt)
-}
-
 
 def texts(messages):
     """The messages as a server keeps them, without the parts that are no text."""
