@@ -17,16 +17,17 @@ _CONFIG: dict[str, Any] = {"model_type": "", "global_attn_every_n_layers": 3}
 _CONFIG |= _TEXT | _HEADS | _GEMMA3 | _MODERN_BERT | _LFM2
 
 
-def build_encoder(module: str, dtype: str = "float32", **changes: Any) -> Any:
-    """A tiny model of a family's module, with the same weights each time."""
+def build_encoder(module: str, dtype: str = "float32", kind: str = "Model", **changes: Any) -> Any:
+    """A tiny model of a family's module, with the same weights each time; ``kind``: its class."""
     from mlx.utils import tree_map
 
     released: Any = require_module(module)
     config = import_module(module.rpartition(".")[0]) if "mlx_vlm" in module else released
-    kind = getattr(config, "ModelConfig", None) or config.ModelArgs
-    known = inspect.signature(kind).parameters
+    make = getattr(config, "ModelConfig", None) or config.ModelArgs
+    known = inspect.signature(make).parameters
     mx.random.seed(0)
-    model = released.Model(kind(**{k: v for k, v in (_CONFIG | changes).items() if k in known}))
+    fields = {k: v for k, v in (_CONFIG | changes).items() if k in known}
+    model = getattr(released, kind)(make(**fields))
     model.eval()
     model.update(tree_map(lambda weight: weight.astype(getattr(mx, dtype)), model.parameters()))
     return model

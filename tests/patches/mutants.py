@@ -105,7 +105,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "openai-server-hang-up": {"end_when_cancelled": lambda stream, should_cancel: stream},
     "rapid-logprobs": {
         "add_text": lambda chunk: chunk,
-        "evaluate_logprobs": lambda responses: None,
+        "evaluate_logprobs": lambda scheduler, responses, /: None,
         "join_logprobs": lambda merged, collector, existing, new, /: merged,
     },
     "server-hang-up": {"is_gone": lambda client: False},
@@ -122,6 +122,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "server-prefix-penalty": {"show_prompt": lambda processors, args, /: processors},
     "server-unread-calls": {"find_reason": lambda reason, calls: reason},
     "template-sandbox": {"is_chat_template": lambda: False},
+    "vllm-image-cache": {"find_nothing": lambda found: found},
     "vllm-prefix-hit": {"cut_caches": lambda caches, length: list(caches)},
     "vllm-legacy-prefix-hit": {
         ".hit:cut_caches": lambda caches, length: list(caches),
@@ -176,6 +177,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "is_unused": lambda slot: slot is not None,
     },
     "roberta-limit": {"count_reserved": lambda config: 0},
+    "vlm-image-turns": {"count_images": lambda messages: []},
     "vlm-request-adapter": {"is_vlm_starting": lambda: False, "STARTED": {}},
     "vlm-embedding-inputs": {
         "count_positions": lambda model: 1 << 30,

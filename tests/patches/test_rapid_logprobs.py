@@ -1,11 +1,12 @@
 """``rapid-logprobs``: which chunks and merged outputs have log-probabilities."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
 
 from mlx_patches.patches.vllm_mlx.rapid_logprobs import patch
-from mlx_patches.patches.vllm_mlx.rapid_logprobs.probe import extract
+from mlx_patches.patches.vllm_mlx.rapid_logprobs.probe import extract, process
 
 from ..releases.models import module_or_skip
 
@@ -38,3 +39,15 @@ def test_merged_outputs_have_one_row_per_token_of_the_answer():
         assert patch.join_logprobs(merged, collector, first, second).logprobs == ["row"] * count
     collector.has_logprobs, merged.logprobs = False, "row"
     assert patch.join_logprobs(merged, collector, first, first).logprobs == "row"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_rows_are_evaluated_only_for_requests_that_want_them(wanted, ungated):
+    module_or_skip("rapid_mlx.scheduler", "Scheduler")
+    mx = pytest.importorskip("mlx.core")
+    ungated("rapid-logprobs")
+    evaluated, mp = [], pytest.MonkeyPatch()
+    with mp.context() as context:
+        context.setattr(mx, "eval", evaluated.append)
+        process(importlib.import_module("rapid_mlx.scheduler").Scheduler, wanted)
+    assert len(evaluated) == wanted

@@ -67,13 +67,16 @@ def save(folder: Path, language: Language, images: bool = False) -> None:
 
 
 def save_adapter(folder: Path, prefix: str = "") -> None:
-    """Write a LoRA adapter that negates the head's output; ``prefix``: of its tensors' names."""
+    """Write a LoRA adapter that negates the values, so that a cache is of no use without it.
+
+    ``prefix``: of its tensors' names.
+    """
     folder.mkdir()
-    layer = f"{prefix}model.layers.0.self_attn.o_proj"
-    weights = _zeros({f"{layer}.lora_a": [SIZE, HEAD], f"{layer}.lora_b": [HEAD, SIZE]})
+    layer = f"{prefix}model.layers.0.self_attn.v_proj"
+    weights = _zeros({f"{layer}.lora_a": [SIZE, HEAD], f"{layer}.lora_b": [HEAD, HEAD]})
     for i in range(HEAD):
-        weights[f"{layer}.lora_a"][1][i * HEAD + i] = 1.0
-        weights[f"{layer}.lora_b"][1][i * SIZE + VOCABULARY + i] = -2 * WRITTEN
+        weights[f"{layer}.lora_a"][1][(VOCABULARY + i) * HEAD + i] = 1.0
+        weights[f"{layer}.lora_b"][1][i * HEAD + i] = -2.0
     _write_tensors(folder / "adapters.safetensors", weights)
     lora = {"rank": HEAD, "scale": 1.0, "dropout": 0.0}
     config = {"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": lora}

@@ -1,13 +1,15 @@
-"""mlx-embeddings: XLM-RoBERTa, such as multilingual E5, reads invalid positions at its limit.
+"""mlx-embeddings, mlx-vlm, vllm-mlx: XLM-RoBERTa (E5, BGE rerankers) reads invalid positions.
 
 Why: Hosts cut texts at the config's ``max_position_embeddings``, 514. XLM-RoBERTa's positions begin
     after that of the pad token, so that 512 tokens have one. The last two of 514 read memory beyond
-    the table.
+    the table, and a score may be NaN. The pairs of a reranker are cut in the same way, unless the
+    tokenizer has a limit.
 How: A new model's config has the number of tokens that have a position.
-Upstream: Not fixed in mlx-embeddings 0.1.0 and Rapid-MLX 0.16.10.
+Upstream: Not fixed in mlx-embeddings 0.1.0, mlx-vlm 0.7.10, vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
 Retire when: The hosts cut a text at the tokenizer's limit too.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 from ....core.verbs import Patch, after
@@ -18,6 +20,14 @@ def limit_tokens(model: Any, /) -> None:
     model.config.max_position_embeddings -= count_reserved(model.config)
 
 
+def limit_classifier(config: dict[str, Any]) -> None:
+    """The same for vllm-mlx's rerankers, whose config is a dictionary."""
+    if str(config.get("model_type")).replace("-", "_") in ("roberta", "xlm_roberta"):
+        config["max_position_embeddings"] -= count_reserved(
+            SimpleNamespace(**{"pad_token_id": 1} | config)
+        )
+
+
 def count_reserved(config: Any) -> int:
     """The number of rows in the table of positions that no token has."""
     return int(config.pad_token_id) + 1
@@ -25,6 +35,16 @@ def count_reserved(config: Any) -> int:
 
 PATCH = Patch(
     id="roberta-limit",
+    every_model=True,
     changes_solo=True,
-    targets=after("mlx_embeddings.models.xlm_roberta:Model.__init__", limit_tokens),
+    targets=(
+        *after(
+            (
+                "mlx_embeddings.models.xlm_roberta:Model.__init__",
+                "mlx_vlm.models.xlm_roberta.xlm_roberta:Model.__init__",
+            ),
+            limit_tokens,
+        ),
+        *after("vllm_mlx.rerank:_MLXClassifierWrapper.__init__", limit_classifier),
+    ),
 )

@@ -4,9 +4,9 @@ Why: A chunk without text, such as the first token of a character, gets no log-p
     suffix decoding or a draft, those of the accepted tokens are lazy: the event loop's thread
     evaluates them, and raises "There is no Stream in current thread". Outputs that wait for a slow
     reader are merged, and keep only the last log-probabilities.
-How: A chunk whose tokens belong to the answer is read as if it had text. The engine's thread
-    evaluates the log-probabilities of a step, whose tokens it has already read. Merged outputs of a
-    request for log-probabilities have them all.
+How: A chunk whose tokens belong to the answer is read as if it had text. For a request with
+    log-probabilities, the engine's thread evaluates those of a step, whose tokens it has already
+    read, and merged outputs have them all.
 Upstream: Not fixed in Rapid-MLX 0.16.10.
 Retire when: Each token has its log-probabilities, in all ways of decoding.
 """
@@ -31,15 +31,18 @@ def add_text(chunk: Any) -> Any:
     return replace(chunk, new_text=" ") if chunk.tokens else chunk
 
 
-def evaluate_logprobs(responses: Iterable[Any]) -> None:
-    """Evaluate the log-probabilities of a step in the thread that made them."""
-    mx.eval([one.logprobs for one in responses if one.logprobs is not None])
-
-
-def note_request(collector: Any, /) -> None:
-    """Note whether the request whose task makes the collector has log-probabilities."""
+def note_request(made: Any, /) -> None:
+    """Note whether the request whose task makes this has log-probabilities."""
     sent = FIELDS.get({}).get("logprobs")
-    collector.has_logprobs = sent is not None and sent is not False  # a completion may send 0
+    made.has_logprobs = sent is not None and sent is not False  # a completion may send 0
+
+
+def evaluate_logprobs(scheduler: Any, responses: Iterable[Any], /) -> None:
+    """Evaluate the log-probabilities that a request has, in the thread that made them."""
+    for one in responses:
+        request = scheduler.requests.get(scheduler.uid_to_request_id.get(one.uid))
+        if request and getattr(request.sampling_params, "has_logprobs", False):
+            mx.eval(one.logprobs)
 
 
 def join_logprobs(merged: Any, collector: Any, existing: Any, new: Any, /) -> Any:
@@ -67,7 +70,11 @@ PATCH = Patch(
             when=lacks_text,
         ),
         *before("rapid_mlx.scheduler:Scheduler._process_batch_responses", evaluate_logprobs),
-        *after(f"{_COLLECTOR}.__init__", note_request, supports=True),
+        *after(
+            (f"{_COLLECTOR}.__init__", "rapid_mlx.request:SamplingParams.__post_init__"),
+            note_request,
+            supports=True,
+        ),
         *result(f"{_COLLECTOR}._merge_outputs", join_logprobs),
     ),
 )

@@ -26,9 +26,7 @@ def probe(target: Target) -> Result:
 def merge(kind: Any) -> list[float]:
     """The log-probabilities of the second of two tokens whose outputs were merged."""
     output = import_module("rapid_mlx.request").RequestOutput
-    row, context = mx.array(_CHANCES), contextvars.copy_context()
-    context.run(FIELDS.set, {"logprobs": True})
-    collector = context.run(kind)
+    row, collector = mx.array(_CHANCES), make(kind)
     for text in ("a", "b"):
         collector.put(output("1", [1], text, logprobs=row))
     merged = collector.get_nowait()
@@ -45,10 +43,19 @@ def extract(row: Any, **changed: Any) -> list[float]:
     return [entry.logprob for entry in entries]
 
 
-def process(kind: Any) -> Any:
+def make(kind: Any, wanted: bool = True) -> Any:
+    """An object that a request's task makes; ``wanted``: with log-probabilities."""
+    context = contextvars.copy_context()
+    context.run(FIELDS.set, {"logprobs": wanted})
+    return context.run(kind)
+
+
+def process(kind: Any, wanted: bool = True) -> Any:
     """A lazy row of log-probabilities, which the scheduler processes in another thread."""
     scheduler, rows = kind.__new__(kind), list[Any]()
-    scheduler.uid_to_request_id = {}
+    params = make(import_module("rapid_mlx.request").SamplingParams, wanted)
+    scheduler.requests = {"1": SimpleNamespace(sampling_params=params)}
+    scheduler.uid_to_request_id, scheduler.running = {1: "1"}, {}
 
     def run() -> None:
         with mx.stream(mx.new_stream(mx.cpu)):

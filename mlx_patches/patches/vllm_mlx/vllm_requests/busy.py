@@ -3,7 +3,8 @@
 Why: The simple engine serves one request at a time, and rejects others with an error that only
     ``/v1/chat/completions`` and ``/v1/completions`` turn into status 503. A stream ends with
     "Internal server error", and the other endpoints answer with status 500: clients do not retry.
-    Up to vllm-mlx 0.4.1 a stream that fails ends like a whole answer, in any engine.
+    A stream of ``/v1/responses`` that fails ends without an answer, and up to vllm-mlx 0.4.1
+    any stream ends like a whole answer.
 How: The error is one that every endpoint answers with status 503 and its text. A stream that fails
     sends its error before its end. ``VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION=wait`` makes requests
     wait instead.
@@ -58,6 +59,11 @@ async def report_error(generator: AsyncIterator[str], terminal_frame: str) -> As
         raise
 
 
+def report_response(stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """A stream of ``/v1/responses``, whose errors the server only logs."""
+    return report_error(stream, "event:")
+
+
 PATCH = Patch(
     id="vllm-simple-busy",
     severity="feature",
@@ -65,5 +71,6 @@ PATCH = Patch(
     targets=(
         *result(f"{SIMPLE}._acquire_generation_slot", answer_busy),
         *argument("vllm_mlx.server:_ensure_sse_terminal", "generator", report_error),
+        *result("vllm_mlx.server:_stream_responses_request", report_response),
     ),
 )

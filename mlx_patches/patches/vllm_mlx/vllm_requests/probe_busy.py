@@ -1,6 +1,7 @@
 """Sends vllm-mlx's simple engine a request while it serves another, and fails a stream."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 from ....probes.kit import Result, Target, module_of, own_class_of
@@ -10,8 +11,9 @@ from ....probes.vllm_engine import make_engine
 def probe(target: Target) -> Result:
     """Red if the error of a busy engine has no status 503, or a stream ends without its error."""
     if target.module == "vllm_mlx.server":
-        frames = asyncio.run(read_stream(module_of(target)))
-        return Result("error" not in frames[0], f"a stream that fails: {frames}")
+        read = read_response if "responses" in target.name else read_stream
+        frames = asyncio.run(read(module_of(target)))
+        return Result("error" not in "".join(frames[:1]), f"a stream that fails: {frames}")
     engine = make_engine(own_class_of(target))
     engine._generation_lock_admission, engine._generation_waiters = "fail_fast", 0
     engine._generation_busy_rejections = 0
@@ -39,3 +41,12 @@ async def read_stream(server: Any) -> list[str]:
         yield
 
     return [frame async for frame in server._ensure_sse_terminal(fail(), "data: [DONE]\n\n")]
+
+
+async def read_response(server: Any) -> list[str]:
+    """The frames of a stream of ``/v1/responses`` that fails."""
+    frames = list[str]()
+    with contextlib.suppress(AttributeError):
+        async for frame in server._stream_responses_request(None):
+            frames.append(frame)
+    return frames
