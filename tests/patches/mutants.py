@@ -429,7 +429,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "vlm-unread-images": {
         "blame_client": lambda error: error,
-        "answer": pass_on,
+        "..._shared.refusals:answer": pass_on,
         "answer_client": pass_on,
         "check_parts": lambda item: None,
         "check_count": lambda text, token, images: None,
