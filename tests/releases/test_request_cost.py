@@ -70,6 +70,8 @@ CONSTANT: dict[str, str] = {
     "image-rows": ARRAYS,
     "omni-deepstack": ARRAYS,
     "kv-bits-refused": START,
+    "roberta-limit": START,
+    "vllm-image-cache": "replaces two values",
     "server-hang-up": "checks the client's socket for each token and each chunk of the prompt",
     "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
     "max-kv-size-ignored": START,
@@ -194,10 +196,17 @@ def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
 
     def run() -> None:
         args = patch.add_stops(SimpleNamespace(), request, None)
+        if not patch.has_stops(args):
+            return
         for _ in patch.end_at_stops((None, tokens), "hi", args)[1]:
             pass
 
     return run
+
+
+def unread_image(n: int) -> Callable[[], Any]:
+    pytest.importorskip("mlx_vlm.server")
+    return partial(module_of("server.vlm_unread_images.patch").blame_client, ValueError(" <" * n))
 
 
 @dataclass
@@ -788,6 +797,14 @@ CASES: dict[str, list[Case]] = {
         *(partial(vlm_stops, make=make) for make in STOPS),
         partial(vlm_stops, make=lambda n: (["a"], [""] * n)),
     ],
+    "vlm-image-turns": [
+        lambda n: partial(
+            module_of("server.vlm_image_turns.patch").place_images,
+            [{"role": "user", "content": [{"type": "image"}] * 2}] * n,
+            n,
+            {"model_type": "qwen2_vl"},
+        )
+    ],
     "vlm-unread-calls": [partial(vlm_calls, make=make) for make in CALLS],
     "molmo2-inputs": [
         lambda n: partial(
@@ -797,9 +814,7 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "vlm-unread-images": [
-        lambda n: partial(
-            module_of("server.vlm_unread_images.patch").blame_client, ValueError(" <" * n)
-        ),
+        unread_image,
         lambda n: partial(
             module_of("server.vlm_unread_images.patch").check_count, "<image> " * n, "<image>", n
         ),

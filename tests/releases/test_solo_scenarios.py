@@ -37,13 +37,13 @@ def one_token_off(original, self, keys, values):
     return original(self, off(keys) if keys.shape[2] == 1 else keys, values)
 
 
-def second_piece_off(original, self, keys, values):
-    """The keys of a piece that is not the first."""
+def later_chunk_off(original, self, keys, values):
+    """The keys of a chunk that is not the first."""
     later = self.offset and keys.shape[2] > 1
     return original(self, off(keys) if later else keys, values)
 
 
-@pytest.mark.parametrize("fault", [one_token_off, second_piece_off])
+@pytest.mark.parametrize("fault", [one_token_off, later_chunk_off])
 @pytest.mark.parametrize("family", ["mlx-lm:llama", "mlx-vlm:qwen3_vl"])
 def test_own_prefill_finds_fault(fault, family, patched, monkeypatch):
     package = family.partition(":")[0].replace("-", "_")
@@ -51,7 +51,7 @@ def test_own_prefill_finds_fault(fault, family, patched, monkeypatch):
     plant(monkeypatch, f"{package}.models.cache:KVCache.update_and_fetch", fault)
     cell = run("own-prefill", family)
     assert cell.verdict == "red"
-    assert ("in pieces" in cell.detail) is (fault is second_piece_off)
+    assert ("in chunks" in cell.detail) is (fault is later_chunk_off)
 
 
 def plain_rope(original, dims, base, traditional, *args, **kwargs):
