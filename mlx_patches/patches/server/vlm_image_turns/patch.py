@@ -68,10 +68,17 @@ def list_types(message: dict[str, Any]) -> list[Any]:
 
 def mark(message: dict[str, Any], images: int) -> dict[str, Any]:
     """A copy of a message whose text has the number of its images."""
-    prompts: Any = importlib.import_module("mlx_vlm.prompt_utils")
-    text = Text(prompts.extract_text_from_content(message.get("content")))
+    prompts = importlib.import_module("mlx_vlm.prompt_utils")
+    extract = getattr(prompts, "extract_text_from_content", join_texts)
+    text = Text(extract(message.get("content")))
     text.images = images
     return {**message, "content": text}
+
+
+def join_texts(content: Any) -> str:
+    """The text of a message in mlx-vlm up to 0.3.9, which has no function for it."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(str(one["text"]) for one in parts if isinstance(one, dict) and one.get("text"))
 
 
 def format_message(call: Function, model_name: str, prompt: Any, *args: Any, **options: Any) -> Any:
