@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, own_class_of
+from ....probes.kit import Result, Target, module_of, own_class_of, require
 from ....probes.vllm_engine import make_engine
 
 
 def probe(target: Target) -> Result:
     """Red if the error of a busy engine has no status 503, or a stream ends without its error."""
     if target.module == "vllm_mlx.server":
+        require(target)
         read = read_response if "responses" in target.name else read_stream
         frames = asyncio.run(read(module_of(target)))
         return Result("error" not in "".join(frames[:1]), f"a stream that fails: {frames}")
