@@ -15,7 +15,7 @@ import pytest
 import mlx_patches
 from mlx_patches import MlxPatchesError, Status, cli
 from mlx_patches.activation import enable, run, started
-from mlx_patches.auditing import completion
+from mlx_patches.auditing import completion, configuration
 from mlx_patches.core import model_types
 from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
@@ -160,14 +160,33 @@ def test_misspelt_table_is_one_line(said, affected, project):
     assert done.err == f"mlx-patches: {path}: [tool.mlx_patches]: write it as [tool.mlx-patches]\n"
 
 
-def test_settings_that_cannot_be_read(said, affected, project):
-    path = project("", user=True)
-    path.write_bytes(b"\xff\xfe")
-    assert said("audit").err == f"mlx-patches: {path}: not UTF-8; save it in this encoding\n"
-    path.unlink()
-    path.mkdir()
-    done = said("audit")
-    assert done.code == 2 and done.err.startswith(f"mlx-patches: {path}: cannot be read (Is a dir")
+@pytest.mark.parametrize("user", [False, True])
+def test_settings_that_cannot_be_read(said, affected, project, user):
+    text = "[tool.mlx-patches]\nprofile = 'safe'\n"
+    path = project("", user=user)
+    for content, problem in (
+        (text.encode("utf-16"), "not UTF-8; save it as UTF-8"),
+        (text.encode() + b"#" * configuration.MAX_BYTES, "larger than 1000000 bytes; not settings"),
+    ):
+        path.write_bytes(content)
+        assert said("audit").err == f"mlx-patches: {path}: {problem}\n"
+    for make, problem in (
+        (path.mkdir, "not a regular file"),
+        (lambda: os.mkfifo(path), "not a regular file"),
+        (lambda: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda: path.symlink_to(path.name), "(Too many levels of symbolic links); make it a file"),
+        (lambda: path.symlink_to("gone"), "(No such file or directory); make it a file"),
+    ):
+        path.rmdir() if path.is_dir() else path.unlink()
+        make()
+        done = said("audit")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"mlx-patches: {path}: cannot be read") and problem in done.err
+
+
+def test_settings_may_begin_with_a_byte_order_mark(said, affected, project):
+    project("\ufeff[tool.mlx-patches]\nignore = ['fix']\n")
+    assert said("audit").code == 0
 
 
 def test_other_projects_are_not_read(said, affected, project):
