@@ -12,7 +12,7 @@ from ..activation import profiles, settings
 from ..core import files
 from ..core.errors import MlxPatchesError
 from ..core.files import printable
-from ..evidence.words import SEVERITIES
+from ..evidence.words import choose_severities
 
 TABLE = "mlx-patches"
 # Larger files are not settings.
@@ -103,9 +103,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _severities(value: Any) -> str:
-    if unknown := [one for one in _texts(value) if one not in (*SEVERITIES, "any")]:
-        raise TypeError(f"no severity {unknown[0]!r}; use {', '.join(SEVERITIES)} or any")
-    if not value:
+    if not choose_severities(_texts(value)):
         raise TypeError("expected at least one severity; omit the key for the default")
     return ",".join(value)
 

@@ -1,5 +1,6 @@
 """What an operator and a maintainer type: options that repeat, settings, completion, progress."""
 
+import io
 import json
 import os
 import re
@@ -11,11 +12,12 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from rich.console import Console
 
 import mlx_patches
 from mlx_patches import MlxPatchesError, Status, cli
 from mlx_patches.activation import enable, run, started
-from mlx_patches.auditing import completion, configuration
+from mlx_patches.auditing import completion, configuration, tables
 from mlx_patches.core import model_types
 from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
@@ -153,6 +155,19 @@ def test_bad_settings_are_one_line(said, affected, project, text, problem, user)
     assert said("ps").code == said("audit", "--help").code == 0
 
 
+def test_severities_of_a_program(affected):
+    audit = mlx_patches.audit()
+    assert audit.exit_code(fail_on=["any"]) == audit.exit_code() == 1
+    for fail_on, problem in (
+        (["krash"], "no severity 'krash'; use wrong-text, crash"),
+        ("crash", "fail_on must be a list of severities: write ['crash']"),
+    ):
+        with pytest.raises(MlxPatchesError, match=re.escape(problem)):
+            audit.exit_code(fail_on=fail_on)
+    with pytest.raises(MlxPatchesError, match=re.escape("write ['fix']")):
+        audit.ignoring("fix")
+
+
 def test_misspelt_table_is_one_line(said, affected, project):
     path = project("[tool.mlx_patches]\nignore = ['fix']\n")
     done = said("audit")
@@ -193,6 +208,47 @@ def test_other_projects_are_not_read(said, affected, project):
     for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
         project(text)
         assert said("audit", "-q").err == ""
+
+
+# -- screens -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_break_no_word(width):
+    rows = [
+        ("server-ignored-parameters", "fixed-upstream", "security, safe", "a word " * 12, ""),
+        ("offset-alias", "applied", "", "mlx_vlm.stream_generate: wrong", ""),
+    ]
+    heads = ("patch", "here", "profiles", "without it", "from")
+    console = Console(width=width, file=io.StringIO())
+    tables.show((heads, rows), console=console)
+    text = console.file.getvalue()
+    assert set(" ".join(cell for row in rows for cell in row).split()) <= set(text.split())
+    assert max(map(len, text.splitlines())) <= width
+    assert "from" not in text  # a column without a cell
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_explain_fits_the_screen(said, affected, monkeypatch, width):
+    words = "Each read returns a new handle, which later updates leave alone. " * 3
+    doc = f"""Headline.
+
+Why
+    {words}
+
+    - {words}
+    - An item.
+How
+    One line
+    and its rest.
+"""
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = cli._fill(cli._plain(doc)).splitlines()
+    assert max(map(len, lines)) <= min(width, cli.MAX_WIDTH)
+    assert " ".join(" ".join(lines).split()) == " ".join(doc.split())
+    assert lines.index("Why") > lines.index("Headline.")
+    assert lines[-2:] == ["How", "    One line and its rest."]
+    assert "    - An item." in lines
 
 
 # -- completion --------------------------------------------------------------------------------
@@ -304,7 +360,7 @@ def test_strict_error_names_the_replacement_and_its_owner(affected, fake):
     load("fake_lm.cache").attend = load("fake_host.patches").attend
     with pytest.raises(MlxPatchesError) as raised:
         mlx_patches.apply(strict=True)
-    assert "fake_lm.cache:attend is conflict" in str(raised.value)
+    assert "fake_lm.cache:attend: conflict: " in str(raised.value)
     assert "was replaced by fake_host.patches:attend" in str(raised.value)
     assert "(fake_host is installed by Fake-Host-Server)" in str(raised.value)
 
