@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -34,6 +35,8 @@ from .options import (
 )
 
 Rows = list[dict[str, Any]]
+# Text on a wider screen is hard to read.
+MAX_WIDTH = 100
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
 _REPOSITORIES = {
@@ -85,7 +88,7 @@ cli.command_class = Command
     metavar="SEVERITY,...",
     type=read_severities,
     default="wrong-text,crash,security",
-    show_default=True,
+    show_default="wrong-text, crash, security",
     help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any.",
 )
 @click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
@@ -210,8 +213,7 @@ def explain(patch: str) -> None:
 
     current = session_of_readable()
     found = current.registry.get(patch)
-    click.echo(f"{found.id}: {found.summary}\n")
-    click.echo(_here(found))
+    click.echo(_fill(f"{found.id}: {found.summary}\n\n{_here(found)}"))
     if is_set("quiet"):
         return
     text = found.documentation
@@ -255,6 +257,7 @@ def _here(patch: Any) -> str:
 def _plain(text: str) -> str:
     """A docstring as plain text, with the addresses of its upstream threads."""
     text = re.sub(r"``([^`]*)``|`([^`]*)`", lambda found: found[1] or found[2], text)
+    text = _fill(_join_lines(text))
     found = dict.fromkeys(re.findall(r"\b([a-z][\w-]*)\s+#(\d+)", text))
     links = [
         f"    {_REPOSITORIES[name]}/issues/{number}"
@@ -262,6 +265,29 @@ def _plain(text: str) -> str:
         if name in _REPOSITORIES
     ]
     return "\n".join([text, *(["Threads", *links] if links else [])])
+
+
+def _join_lines(text: str) -> str:
+    """The text with each indented paragraph, and each item of a list, in one line."""
+    lines = [""]
+    for line in text.splitlines():
+        if lines[-1].startswith("    ") and re.match(r" {4,}(?!- )\S", line):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines[1:])
+
+
+def _fill(text: str, indent: int = 4) -> str:
+    """The text in lines that fit the screen; an indented line continues with ``indent`` blanks."""
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
+    fill = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for line in text.splitlines():
+        item = 2 * line.lstrip().startswith("- ")
+        fill.subsequent_indent = " " * (indent + item) if line.startswith(" ") else ""
+        lines.append(fill.fill(line))
+    return "\n".join(lines)
 
 
 @cli.command("list")
@@ -587,14 +613,14 @@ def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) ->
         for word, names in one.by_word.items():
             if names:
                 versions = ", ".join(name.partition(" ")[2] for name in names)
-                click.echo(f"  {word:<24}{versions}")
+                click.echo(_fill(f"  {word:<24}{versions}", 26))
         for name, wrong in one.wrong_solo.items():
-            click.echo(
-                f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
-            )
+            line = f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
+            click.echo(_fill(line, 26))
         for name, why in one.with_images.items():
-            click.echo(f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}")
-        click.echo(f"  {'newest to use':<24}{newest}")
+            line = f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}"
+            click.echo(_fill(line, 26))
+        click.echo(_fill(f"  {'newest to use':<24}{newest}", 26))
 
 
 def _releases(model: str, host: str) -> list[Any]:
@@ -755,7 +781,9 @@ def _run(arguments: list[str] | None) -> int | str | None:
             error.show()  # the help, if no command was given
         else:
             see = f" (see {context.command_path} --help)" if context else ""
-            click.echo(f"mlx-patches: {printable(' '.join(text.split()))}{see}", err=True)
+            click.echo(
+                f"mlx-patches: {printable(' '.join(text.split())).rstrip('.')}{see}", err=True
+            )
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)

@@ -9,7 +9,7 @@ import click
 
 from .core.errors import MlxPatchesError
 from .core.files import quote
-from .evidence.words import SEVERITIES
+from .evidence.words import choose_severities
 
 
 class Command(click.Command):
@@ -102,9 +102,10 @@ def check_seconds(context: Any, parameter: Any, value: float | None) -> float | 
 def read_severities(value: str) -> frozenset[str]:
     names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
     # An empty list would make every audit exit with 0.
-    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
-    return frozenset(SEVERITIES) if "any" in names else names
+    try:
+        return choose_severities(names or {""})
+    except MlxPatchesError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def check_text(value: str) -> str:

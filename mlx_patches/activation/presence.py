@@ -63,9 +63,11 @@ class Presence:
         if self._file is None:
             self._file = self._open()
         if self._file is not None:
+            # In one write, and never shorter: ps may read the file meanwhile.
+            text = json.dumps({**content, "pid": self._pid}).encode()
+            size = self._file.seek(0, os.SEEK_END)
             self._file.seek(0)
-            self._file.truncate()
-            self._file.write(json.dumps({**content, "pid": self._pid}).encode())
+            self._file.write(text.ljust(size))
 
     def _remove(self) -> None:
         if self._file is None or self._pid != os.getpid():

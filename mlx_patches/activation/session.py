@@ -243,16 +243,17 @@ class Session:
             self._watcher.uninstall()
 
     def _ids(self, patches: Iterable[str] | None, argument: str = "patches") -> list[str] | None:
-        names = _check_names(argument, "ids", patches)
-        return None if names is None else [self.registry.find_declared(name).id for name in names]
+        if patches is None:
+            return None
+        names = check_names(argument, "ids", patches)
+        return [self.registry.find_declared(name).id for name in names]
 
     def _models(self, models: Iterable[str] | None) -> list[tuple[str, str]] | None:
         """The (model, distribution) of each model type that a caller named."""
-        names = _check_names("models", "model types", models)
-        if names is None:
+        if models is None:
             return None
         entries = []
-        for name in names:
+        for name in check_names("models", "model types", models):
             found = implementations(name)
             if not found and name != "default" and name not in self.matrix.models:
                 raise MlxPatchesError(
@@ -439,10 +440,8 @@ def _report(outcomes: Iterable[Outcome]) -> Report:
     return Report(tuple({(one.patch, one.target): one for one in outcomes}.values()))
 
 
-def _check_names(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:
-    """The names that a caller passed; None if the caller passed none."""
-    if names is None:
-        return None
+def check_names(argument: str, what: str, names: Iterable[str]) -> list[str]:
+    """The names that a caller passed."""
     if isinstance(names, str):
         raise MlxPatchesError(f"{argument} must be a list of {what}: write [{names!r}]")
     listed: list[str] = list(names) if isinstance(names, Iterable) else [names]

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation import boot, contributions, settings, started
-from ..activation.session import Session, session
+from ..activation.session import Session, check_names, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
@@ -27,7 +27,7 @@ from ..core.patch import Patch, Target
 from ..core.record import fields
 from ..core.resolve import in_file
 from ..evidence.store import place_measured
-from ..evidence.words import FAIL_ON, SEVERITIES
+from ..evidence.words import FAIL_ON, SEVERITIES, choose_severities
 from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
 from .models import ModelFolder, find_unused_stops, folder_of, unknown_type
@@ -114,7 +114,8 @@ class Audit:
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
         """The report, with the defects of these patches marked as left open by choice."""
-        ids = {session().registry.find_declared(id_).id for id_ in patches}
+        names = check_names("patches", "ids", patches)
+        ids = {session().registry.find_declared(name).id for name in names}
         outcomes = [
             one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
         ]
@@ -209,6 +210,7 @@ class Audit:
             strict: count defects that the user chose not to repair as findings, and without a
                 model the families that stay wrong with the patches.
         """
+        fail_on = choose_severities(check_names("fail_on", "severities", fail_on))
         if self.problems:
             return 1
         if self.unaudited:

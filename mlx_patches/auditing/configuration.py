@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..activation import profiles, settings
+from ..core import files
 from ..core.errors import MlxPatchesError
 from ..core.files import printable
-from ..evidence.words import SEVERITIES
+from ..evidence.words import choose_severities
 
 TABLE = "mlx-patches"
 # Larger files are not settings.
@@ -59,21 +60,22 @@ def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
 def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     """A file's settings; None if it has none."""
     project = path.name == "pyproject.toml"
-    if not (path.is_file() if project else path.exists()):
+    if not os.path.lexists(path):
         return None
     try:
-        data = path.read_bytes() if path.stat().st_size < MAX_BYTES else b""
+        data = files.read(path, MAX_BYTES, "settings")
     except OSError as error:
         why = f"cannot be read ({error.strerror}); make it a file that you can read"
         raise MlxPatchesError(f"{printable(path)}: {why}") from None
-    if not data or (project and not re.search(rb"mlx[-_]patches", data)):
+    # UTF-16 puts a zero byte between letters.
+    if project and not re.search(rb"mlx[-_]patches", data.replace(b"\0", b"")):
         return None
     import tomllib
 
     try:
-        table: Any = tomllib.loads(data.decode())
+        table: Any = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise MlxPatchesError(f"{printable(path)}: not UTF-8; save it in this encoding") from None
+        raise MlxPatchesError(f"{printable(path)}: not UTF-8; save it as UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
     name = printable(path)
@@ -101,9 +103,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _severities(value: Any) -> str:
-    if unknown := [one for one in _texts(value) if one not in (*SEVERITIES, "any")]:
-        raise TypeError(f"no severity {unknown[0]!r}; use {', '.join(SEVERITIES)} or any")
-    if not value:
+    if not choose_severities(_texts(value)):
         raise TypeError("expected at least one severity; omit the key for the default")
     return ",".join(value)
 

@@ -46,9 +46,23 @@ def show(*parts: Part, console: Console | None = None) -> None:
             console.print(Text(part))
             continue
         heads, rows = part
+        filled = [number for number, _ in enumerate(heads) if any(row[number] for row in rows)]
+        rows = [[row[number] for number in filled or range(len(heads))] for row in rows]
+        heads = [heads[number] for number in filled or range(len(heads))]
+        columns = [[head, *(row[number] for row in rows)] for number, head in enumerate(heads)]
+        widths = [max(map(len, column)) for column in columns]
+        widest = widths.index(max(widths))  # only this one is wrapped, and between words
+        word = max(map(len, " ".join(columns[widest]).split()), default=0)
+        if sum(widths) - widths[widest] + word + 2 * len(widths) > console.width:
+            for row in rows:
+                for head, cell in zip(heads, row, strict=True):
+                    if cell:
+                        console.print(Text(f"{head}: ").append(cell, _style(head, cell)))
+                console.print()
+            continue
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for head in heads:
-            table.add_column(head, overflow="fold")
+        for number, head in enumerate(heads):
+            table.add_column(head, overflow="fold", no_wrap=number != widest)
         for row in rows:
             cells = zip(heads, row, strict=True)
             table.add_row(*(Text(cell, style=_style(head, cell)) for head, cell in cells))

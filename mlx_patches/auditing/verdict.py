@@ -445,7 +445,10 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     where = f"here ({one.release})"
     if one.wrong_solo(here):
         text = f"{name} gives wrong text {where}, even for a single request"
-        return f"{text}; {wrong} of {count} batch scenarios {be(wrong)} wrong" if wrong else text
+        if not wrong:
+            return text
+        repaired = with_patches(_count(one.wrong_with_patches))
+        return f"{text}; {wrong} of {count} batch scenarios {be(wrong)} wrong{repaired}"
     if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.result == words.CANNOT_BATCH:

@@ -151,7 +151,7 @@ class Manager:
             for outcome in outcomes:
                 if outcome.finding:
                     raise MlxPatchesError(
-                        f"{outcome.patch} is not in effect: {outcome.target} is "
+                        f"{outcome.patch} is not in effect: {outcome.target}: "
                         f"{outcome.status}: {outcome.reason}{_owner(outcome.reason)}"
                     )
         return outcomes

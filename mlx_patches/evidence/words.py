@@ -7,9 +7,11 @@ determine its result, and the result its *verdict*, which users read.
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import NamedTuple
+
+from ..core.errors import MlxPatchesError
 
 logger = logging.getLogger("mlx_patches")
 
@@ -57,6 +59,15 @@ VERDICTS = {GREEN: RIGHT, REPAIRED: "repaired", RED: WRONG, CANNOT_BATCH: "canno
 SEVERITIES = ("wrong-text", "crash", "memory", "security", "feature")
 WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = SEVERITIES
 FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
+
+
+def choose_severities(names: Collection[str]) -> frozenset[str]:
+    """These severities; ``any`` stands for all of them."""
+    if unknown := [one for one in names if one not in (*SEVERITIES, "any")]:
+        raise MlxPatchesError(f"no severity {unknown[0]!r}; use {', '.join(SEVERITIES)} or any")
+    return frozenset(SEVERITIES if "any" in names else names)
+
+
 # How a cell's detail starts if the cell raised.
 _RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
 

@@ -214,7 +214,7 @@ def _scenario(name: str) -> dict[str, str]:
     doc = SCENARIOS[base].__doc__ if base in SCENARIOS else ""
     return {
         "name": name,
-        "does": doc or "",
+        "does": (doc or "").replace("``", ""),
         "severity": words.scenario(name).severity,
         "place": _place(name),
     }

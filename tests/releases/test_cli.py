@@ -159,4 +159,4 @@ def test_explain_and_list_every_patch():
         assert explained.exit_code == 0
         for heading in ("Why", "How", "Upstream", "Retire when"):
             assert f"\n{heading}\n" in explained.stdout, (patch.id, heading)
-    assert run("explain", patch.id).stdout == explained.stdout
+    assert run("explain", patch.id).stdout.split() == explained.stdout.split()  # of any width

@@ -129,7 +129,7 @@ def test_strict_fault_reaches_host(host, mode, fault):
     done = host(mode, FAULT=fault, MLX_PATCHES_STRICT="1")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     said = {
-        "apply": "their-patch is not in effect: mlx_lm.models.cache:attend is failed: rolled back:"
+        "apply": "their-patch is not in effect: mlx_lm.models.cache:attend: failed: rolled back:"
         " ValueError: at apply",
         "call": "ValueError: in a call\nraised by the patch their-patch of mlx_patches in "
         "mlx_lm.models.cache:attend",

@@ -62,6 +62,26 @@ def test_process_is_listed_until_it_ends(folder):
     assert not list(folder.iterdir())
 
 
+def test_process_is_listed_while_it_writes(folder):
+    mine, seen = presence.Presence(), []
+    mine.write({**CONTENT, "patches": ["one", "two"]})
+    file = mine._file
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(file, name)
+
+        def write(self, text):
+            seen.extend(processes())
+            return file.write(text)
+
+    mine._file = Slow()
+    mine.write(CONTENT)
+    mine._file = file
+    assert [one.patches for one in [*seen, *processes()]] == [("one", "two"), ("one",)]
+    mine.forget()
+
+
 def test_stale_file_is_removed(folder):
     child = start()
     child.kill()

@@ -120,6 +120,10 @@ def test_page_has_all_evidence(whole):
     assert cells == sum(len(one["without"]) for one in EVIDENCE)
 
 
+def test_descriptions_have_no_markup():
+    assert "`" not in report._scenario("max-kv-size")["does"]
+
+
 def test_audit_writes_page(tmp_path):
     file = tmp_path / "report.html"
     plain = CliRunner().invoke(cli, ["audit"])

@@ -1,5 +1,6 @@
 """What an operator and a maintainer type: options that repeat, settings, completion, progress."""
 
+import io
 import json
 import os
 import re
@@ -11,11 +12,12 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from rich.console import Console
 
 import mlx_patches
 from mlx_patches import MlxPatchesError, Status, cli
 from mlx_patches.activation import enable, run, started
-from mlx_patches.auditing import completion
+from mlx_patches.auditing import completion, configuration, tables
 from mlx_patches.core import model_types
 from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
@@ -153,6 +155,19 @@ def test_bad_settings_are_one_line(said, affected, project, text, problem, user)
     assert said("ps").code == said("audit", "--help").code == 0
 
 
+def test_severities_of_a_program(affected):
+    audit = mlx_patches.audit()
+    assert audit.exit_code(fail_on=["any"]) == audit.exit_code() == 1
+    for fail_on, problem in (
+        (["krash"], "no severity 'krash'; use wrong-text, crash"),
+        ("crash", "fail_on must be a list of severities: write ['crash']"),
+    ):
+        with pytest.raises(MlxPatchesError, match=re.escape(problem)):
+            audit.exit_code(fail_on=fail_on)
+    with pytest.raises(MlxPatchesError, match=re.escape("write ['fix']")):
+        audit.ignoring("fix")
+
+
 def test_misspelt_table_is_one_line(said, affected, project):
     path = project("[tool.mlx_patches]\nignore = ['fix']\n")
     done = said("audit")
@@ -160,20 +175,80 @@ def test_misspelt_table_is_one_line(said, affected, project):
     assert done.err == f"mlx-patches: {path}: [tool.mlx_patches]: write it as [tool.mlx-patches]\n"
 
 
-def test_settings_that_cannot_be_read(said, affected, project):
-    path = project("", user=True)
-    path.write_bytes(b"\xff\xfe")
-    assert said("audit").err == f"mlx-patches: {path}: not UTF-8; save it in this encoding\n"
-    path.unlink()
-    path.mkdir()
-    done = said("audit")
-    assert done.code == 2 and done.err.startswith(f"mlx-patches: {path}: cannot be read (Is a dir")
+@pytest.mark.parametrize("user", [False, True])
+def test_settings_that_cannot_be_read(said, affected, project, user):
+    text = "[tool.mlx-patches]\nprofile = 'safe'\n"
+    path = project("", user=user)
+    for content, problem in (
+        (text.encode("utf-16"), "not UTF-8; save it as UTF-8"),
+        (text.encode() + b"#" * configuration.MAX_BYTES, "larger than 1000000 bytes; not settings"),
+    ):
+        path.write_bytes(content)
+        assert said("audit").err == f"mlx-patches: {path}: {problem}\n"
+    for make, problem in (
+        (path.mkdir, "not a regular file"),
+        (lambda: os.mkfifo(path), "not a regular file"),
+        (lambda: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda: path.symlink_to(path.name), "(Too many levels of symbolic links); make it a file"),
+        (lambda: path.symlink_to("gone"), "(No such file or directory); make it a file"),
+    ):
+        path.rmdir() if path.is_dir() else path.unlink()
+        make()
+        done = said("audit")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"mlx-patches: {path}: cannot be read") and problem in done.err
+
+
+def test_settings_may_begin_with_a_byte_order_mark(said, affected, project):
+    project("\ufeff[tool.mlx-patches]\nignore = ['fix']\n")
+    assert said("audit").code == 0
 
 
 def test_other_projects_are_not_read(said, affected, project):
     for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
         project(text)
         assert said("audit", "-q").err == ""
+
+
+# -- screens -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_break_no_word(width):
+    rows = [
+        ("server-ignored-parameters", "fixed-upstream", "security, safe", "a word " * 12, ""),
+        ("offset-alias", "applied", "", "mlx_vlm.stream_generate: wrong", ""),
+    ]
+    heads = ("patch", "here", "profiles", "without it", "from")
+    console = Console(width=width, file=io.StringIO())
+    tables.show((heads, rows), console=console)
+    text = console.file.getvalue()
+    assert set(" ".join(cell for row in rows for cell in row).split()) <= set(text.split())
+    assert max(map(len, text.splitlines())) <= width
+    assert "from" not in text  # a column without a cell
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_explain_fits_the_screen(said, affected, monkeypatch, width):
+    words = "Each read returns a new handle, which later updates leave alone. " * 3
+    doc = f"""Headline.
+
+Why
+    {words}
+
+    - {words}
+    - An item.
+How
+    One line
+    and its rest.
+"""
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = cli._fill(cli._plain(doc)).splitlines()
+    assert max(map(len, lines)) <= min(width, cli.MAX_WIDTH)
+    assert " ".join(" ".join(lines).split()) == " ".join(doc.split())
+    assert lines.index("Why") > lines.index("Headline.")
+    assert lines[-2:] == ["How", "    One line and its rest."]
+    assert "    - An item." in lines
 
 
 # -- completion --------------------------------------------------------------------------------
@@ -285,7 +360,7 @@ def test_strict_error_names_the_replacement_and_its_owner(affected, fake):
     load("fake_lm.cache").attend = load("fake_host.patches").attend
     with pytest.raises(MlxPatchesError) as raised:
         mlx_patches.apply(strict=True)
-    assert "fake_lm.cache:attend is conflict" in str(raised.value)
+    assert "fake_lm.cache:attend: conflict: " in str(raised.value)
     assert "was replaced by fake_host.patches:attend" in str(raised.value)
     assert "(fake_host is installed by Fake-Host-Server)" in str(raised.value)
 

@@ -446,7 +446,7 @@ def test_severity_and_missing_patches_decide():
         (
             "text",
             "text gives wrong text here (mlx-lm 9.9.9), even for a single request; 1 of 2 batch"
-            " scenarios is wrong",
+            " scenarios is wrong, all repaired by the patches",
             "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios is wrong as released",
         ),
     ],
