@@ -6,12 +6,13 @@ Why: mlx-vlm yields an answer's tokens, then the rest of its text with the finis
     rest of its text.
 How: A streamed chat that had all its tokens and the rest reports ``length``, and the number of its
     tokens. So does an answer that is not streamed, if it has ``max_tokens`` tokens. The last output
-    of a completion has the rest of the text and the reason. The text model that ``--mtp`` runs
-    beside the other is unchanged.
+    of a completion has the rest of the text and the reason. Chats that vllm-mlx's own text model
+    answers are unchanged.
 Upstream: Not fixed in vllm-mlx 0.6.0.
 Retire when: The engine passes on mlx-vlm's finish reason and its count of tokens.
 """
 
+import importlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -51,8 +52,10 @@ def join_end(outputs: Iterator[Any], max_tokens: int) -> Iterator[Any]:
         yield rest[-1]
 
 
-def is_media_chat(engine: Any, /) -> bool:
-    return engine._is_mllm and engine._text_model is None
+def is_media_chat(engine: Any, /, messages: Any) -> bool:
+    """Whether mlx-vlm answers a chat: if there is a text model, that one answers texts."""
+    utils = importlib.import_module("vllm_mlx.api.utils")
+    return engine._is_mllm and (engine._text_model is None or utils.has_media_content(messages))
 
 
 _MODEL = "vllm_mlx.models.mllm:MLXMultimodalLM"
