@@ -29,9 +29,9 @@ def is_own(model_type: str) -> bool:
 
 
 def read_type(file: Path) -> str:
-    """The type of a folder's text model; empty without a config, which the release needs."""
+    """The type of a folder's text model; no family's without a config, which the release needs."""
     config = json.loads(file.read_text()) if file.exists() else {}
-    return config.get("text_config", {}).get("model_type") or config.get("model_type", "")
+    return str(config.get("text_config", config).get("model_type") or config.get("model_type"))
 
 
 PATCH = Patch(
