@@ -471,6 +471,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "join_end": lambda outputs, max_tokens: outputs,
         "report_cut": lambda output, max_tokens: output,
     },
+    "vllm-temperature": {"pass_sampling": pass_on},
     "vllm-text-model": {"is_own": lambda model_type: True},
     "vllm-stop-tokens": {"find_folder": lambda processor: None},
     "vllm-loaded-model": {"load_missing": lambda pair, model_name, tokenizer_config: pair},
