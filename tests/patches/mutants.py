@@ -467,6 +467,12 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-unread-calls": {"is_forced": lambda request: False},
     "vllm-messages-stop": {"_CUT": '"stop_reason": "end_turn"'},
     "vllm-stream-end": {"keep_end": lambda delta, finished: delta},
+    "vllm-media-end": {
+        "join_end": lambda outputs, max_tokens: outputs,
+        "report_cut": lambda output, max_tokens: output,
+    },
+    "vllm-temperature": {"pass_sampling": pass_on},
+    "vllm-text-model": {"is_own": lambda model_type: True},
     "vllm-stop-tokens": {"find_folder": lambda processor: None},
     "vllm-loaded-model": {"load_missing": lambda pair, model_name, tokenizer_config: pair},
     "vllm-stream-parsers": {"build_attributes": vars},
