@@ -2,9 +2,9 @@
 
 Why: The engine of vllm-mlx 0.4.1 passes mlx-vlm the temperature as ``temp``, which it ignores: each
     answer is greedy. A chat's ``top_p`` is not passed at all.
-How: Both go along with the request's other options, and the temperature gets mlx-vlm's name where
-    the drafter's options are made. ``top_p`` is that of the request; the server's default for it is
-    not known there.
+How: Both go along with the request's other options, and the temperature gets mlx-vlm's name when
+    the drafter's options are made; releases before 0.4.0, which lack that place, stay greedy.
+    ``top_p`` is that of the request; the server's default for it is not known there.
 Upstream: Fixed in vllm-mlx 0.6.0.
 Retire when: No supported release passes ``temp``.
 """

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, require
+from ....probes.kit import NotApplicable, Result, Target, class_of, module_of, require
 from ..vllm_media_end.probe import chat, complete, generate, generate_stream, make_model
 
 _TEMPERATURE = 0.7
@@ -14,6 +14,8 @@ def probe(target: Target) -> Result:
     require(target)
     if hasattr(module_of(target), "_stream_mllm_generated_outputs"):
         raise NotApplicable("this release passes the temperature")
+    if not hasattr(class_of(target), "_draft_generation_kwargs"):
+        raise NotApplicable("this release has no place to name the temperature: not repaired")
     got: list[Any] = []
 
     def note(released: Any) -> Any:
