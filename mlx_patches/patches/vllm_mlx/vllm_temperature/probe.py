@@ -4,7 +4,7 @@ from typing import Any
 from unittest import mock
 
 from ....probes.kit import NotApplicable, Result, Target, class_of, module_of, require
-from ..vllm_media_end.probe import chat, complete, generate, generate_stream, make_model
+from ....probes.vllm_media import chat, complete, generate, generate_stream, make_model
 
 _TEMPERATURE = 0.7
 
