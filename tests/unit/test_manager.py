@@ -641,9 +641,7 @@ def test_wrapped_added_attribute_stays(cache):
 def test_strict_raises_only_for_findings(cache, rule, raises):
     manager = manager_for(patch := patch_of("attend"), rule=rule)
     if raises:
-        with pytest.raises(
-            MlxPatchesError, match=r"fix is not in effect: fake_lm\.cache:attend is"
-        ):
+        with pytest.raises(MlxPatchesError, match=r"fix is not in effect: fake_lm\.cache:attend: "):
             manager.apply(patch, strict=True)
     else:
         manager.apply(patch, strict=True)

@@ -222,7 +222,7 @@ def test_builtin_matrix_has_builtin_patches(ours):
     }
     assert set(ours.patches) == measured
     unmeasured = {"template-sandbox", "host-schema-refs", "rapid-logprobs"}
-    unmeasured |= {"openai-server-answers", "openai-server-hang-up", "roberta-limit"}
+    unmeasured |= {"openai-server-answers", "openai-server-hang-up"}
     assert set(catalogue.builtin().ids()) - measured == unmeasured
 
     for patch in catalogue.builtin():
