@@ -338,6 +338,7 @@ def test_tool_that_has_nothing_to_do(evidence, monkeypatch, tool, arguments, why
     monkeypatch.setattr("measure_lab.mark_code", lambda: None)
     monkeypatch.setattr(sys, "argv", [tool, *arguments])
     monkeypatch.setattr("declarations.write", lambda: None)
+    monkeypatch.setattr("run_sessions.sessions", lambda tags: [])  # nox is not installed here
     with pytest.raises(SystemExit, match=why):
         evidence_file.run(importlib.import_module(tool).main)
 
