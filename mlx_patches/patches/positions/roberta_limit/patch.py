@@ -12,7 +12,7 @@ Retire when: The hosts cut a text at the tokenizer's limit too.
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.verbs import Patch, after
+from ....core.verbs import Patch, after, result
 
 
 def limit_tokens(model: Any, /) -> None:
@@ -20,12 +20,23 @@ def limit_tokens(model: Any, /) -> None:
     model.config.max_position_embeddings -= count_reserved(model.config)
 
 
+def limit_pairs(length: int, config: Any) -> int:
+    """The length of mlx_vlm.server's pairs, with which each token has a position."""
+    if not is_roberta(config.model_type):
+        return length
+    return min(length, int(config.max_position_embeddings) - count_reserved(config))
+
+
 def limit_classifier(config: dict[str, Any]) -> None:
-    """The same for vllm-mlx's rerankers, whose config is a dictionary."""
-    if str(config.get("model_type")).replace("-", "_") in ("roberta", "xlm_roberta"):
+    """Limit the tokens of vllm-mlx's rerankers, whose config is a dictionary."""
+    if is_roberta(config.get("model_type")):
         config["max_position_embeddings"] -= count_reserved(
             SimpleNamespace(**{"pad_token_id": 1} | config)
         )
+
+
+def is_roberta(model_type: Any) -> bool:
+    return str(model_type).replace("-", "_") in ("roberta", "xlm_roberta")
 
 
 def count_reserved(config: Any) -> int:
@@ -38,13 +49,8 @@ PATCH = Patch(
     every_model=True,
     changes_solo=True,
     targets=(
-        *after(
-            (
-                "mlx_embeddings.models.xlm_roberta:Model.__init__",
-                "mlx_vlm.models.xlm_roberta.xlm_roberta:Model.__init__",
-            ),
-            limit_tokens,
-        ),
+        *after("mlx_embeddings.models.xlm_roberta:Model.__init__", limit_tokens),
+        *result("mlx_vlm.server.reranking:_sequence_max_length", limit_pairs),
         *after("vllm_mlx.rerank:_MLXClassifierWrapper.__init__", limit_classifier),
     ),
 )

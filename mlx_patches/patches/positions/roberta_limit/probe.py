@@ -25,9 +25,9 @@ def find_last(target: Target) -> Any:
         module_of(target)._MLXClassifierWrapper(config, {}, 1)
         cut: Any = import_module("vllm_mlx.utils.truncation")
         return PAD + cut.resolve_max_length(config, TOKENIZER)
-    model = build_encoder(target.module, **options)
     if target.module.startswith("mlx_vlm"):
-        server: Any = import_module("mlx_vlm.server.reranking")
-        return PAD + server._sequence_max_length(model.config, TOKENIZER)
+        read = SimpleNamespace(model_type="xlm-roberta", **options)
+        return PAD + module_of(target)._sequence_max_length(read, TOKENIZER)
+    model = build_encoder(target.module, **options)
     tokens = mx.full((1, model.config.max_position_embeddings), 5)
     return model.embeddings.create_position_ids_from_input_ids(tokens, PAD).max().item()
