@@ -122,7 +122,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "server-prefix-penalty": {"show_prompt": lambda processors, args, /: processors},
     "server-unread-calls": {"find_reason": lambda reason, calls: reason},
     "template-sandbox": {"is_chat_template": lambda: False},
-    "vllm-image-cache": {"find_nothing": lambda found: found},
+    "vllm-image-cache": {"compute_whole": pass_on},
     "vllm-prefix-hit": {"cut_caches": lambda caches, length: list(caches)},
     "vllm-legacy-prefix-hit": {
         ".hit:cut_caches": lambda caches, length: list(caches),

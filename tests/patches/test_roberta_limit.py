@@ -36,6 +36,7 @@ def test_long_pair_beside_short_ones_is_cut_at_the_last_position(ungated):
     ungated("roberta-limit")
     sizes = {"pad_token_id": PAD, "max_position_embeddings": ROWS, "num_labels": 1}
     model = build_encoder(MODULE, kind="SequenceClassificationModel", **sizes)
+    model.config.model_type = "xlm-roberta"
 
     def score(*documents):
         items = [SimpleNamespace(text=one) for one in documents]

@@ -71,7 +71,7 @@ CONSTANT: dict[str, str] = {
     "omni-deepstack": ARRAYS,
     "kv-bits-refused": START,
     "roberta-limit": START,
-    "vllm-image-cache": "replaces two values",
+    "vllm-image-cache": "adds an option to a call",
     "vllm-media-end": "compares two numbers per output; looks for media as the engine does",
     "vllm-temperature": "passes two numbers of a request",
     "vllm-text-model": START,

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, import_module, module_of, require
+from ....probes.kit import Result, Target, import_module, require
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 
@@ -14,7 +14,8 @@ def probe(target: Target) -> Result:
     media: Any = import_module("vllm_mlx.models.mllm")
     model = media.MLXMultimodalLM("model", enable_cache=False)
     model._loaded, model._prepare_images = True, lambda urls: urls
-    model._cache_manager = module_of(target).MLLMPrefixCacheManager(max_entries=2)
+    caches: Any = import_module("vllm_mlx.mllm_cache")
+    model._cache_manager = caches.MLLMPrefixCacheManager(max_entries=2)
     model.processor = SimpleNamespace(
         chat_template="", apply_chat_template=lambda *args, **options: "prompt"
     )
