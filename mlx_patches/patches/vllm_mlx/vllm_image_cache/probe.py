@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import Result, Target, import_module, require
+from ....probes.vllm_media import make_model
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 
@@ -11,14 +12,10 @@ IMAGE = "data:image/png;base64,iVBORw0KGgo="
 def probe(target: Target) -> Result:
     """Red if the generator gets the whole prompt and the keys and values of it as well."""
     require(target)
-    media: Any = import_module("vllm_mlx.models.mllm")
-    model = media.MLXMultimodalLM("model", enable_cache=False)
-    model._loaded, model._prepare_images = True, lambda urls: urls
+    model = make_model()
+    model._prepare_images = lambda urls: urls
     caches: Any = import_module("vllm_mlx.mllm_cache")
     model._cache_manager = caches.MLLMPrefixCacheManager(max_entries=2)
-    model.processor = SimpleNamespace(
-        chat_template="", apply_chat_template=lambda *args, **options: "prompt"
-    )
     for prompt in ("prompt", "a"):  # 0.2.6 does not find the template
         model._cache_manager.store_cache([IMAGE], prompt, ["kept"], 5)
     content = [{"type": "image_url", "image_url": {"url": IMAGE}}, {"type": "text", "text": "a"}]

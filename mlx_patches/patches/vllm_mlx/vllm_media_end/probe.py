@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
     answer = {"chat": chat, "stream_generate": complete}.get(target.name.rpartition(".")[2], stream)
     with mock.patch.multiple("mlx_vlm", stream_generate=generate_stream, generate=generate):
         for limit, reason in _LIMITS.items():
-            # A chat that is not streamed cannot tell a last stop token from another one.
+            # Without a stream, the engine drops the reason of a last stop token.
             if (answer, limit) == (chat, 4):
                 continue
             got, want = answer(make_model(), limit), (TEXT, reason, min(limit, 4))
