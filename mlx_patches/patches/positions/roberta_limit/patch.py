@@ -47,7 +47,6 @@ def count_reserved(config: Any) -> int:
 PATCH = Patch(
     id="roberta-limit",
     every_model=True,
-    changes_solo=True,
     targets=(
         *after("mlx_embeddings.models.xlm_roberta:Model.__init__", limit_tokens),
         *result("mlx_vlm.server.reranking:_sequence_max_length", limit_pairs),
