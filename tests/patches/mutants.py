@@ -318,7 +318,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "BLOCK": "none",
     },
     "idefics2-images": {"spread": lambda count, size: range(count)},
-    "qwen-vl-configs": {"find_old_rope": lambda text: {}},
+    "qwen-vl-configs": {"find_old_rope": lambda text: {}, "_MOLMO": {}},
     "internvl-qwen2": {"_QWEN2": "qwen3"},
     "rotating-keep": {
         "move_oldest": lambda cache: None,

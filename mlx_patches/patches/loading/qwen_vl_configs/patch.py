@@ -1,8 +1,8 @@
-"""Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm.
+"""Qwen-VL, PaddleOCR-VL and Molmo 2 models saved by transformers 5 do not load in mlx-vlm.
 
 Why: Transformers 5 nests the text model's settings, calls the vision tower's type
-    ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. mlx-vlm reads
-    only the names of published folders.
+    ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. Molmo 2's
+    tower and adapter have other names too. mlx-vlm reads only the names of published folders.
 How: Before the config is read, the old names are added to it.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm reads the new names.
@@ -14,6 +14,15 @@ from ....core.verbs import Patch, before
 
 _VISION = "_vision"
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
+# The names of Molmo 2's settings in transformers 5, and those in published folders.
+_MOLMO = {
+    "patch_size": "image_patch_size",
+    "num_position_embeddings": "image_num_pos",
+    "image_size": "image_default_input_size",
+    "vision_feature_layer": "vit_layers",
+    "rms_norm_eps": "layer_norm_eps",
+    "attention_bias": "qkv_bias",
+}
 
 
 def add_old_names(cls: Any, params: Any, /) -> None:
@@ -27,6 +36,18 @@ def add_old_names(cls: Any, params: Any, /) -> None:
     if params.get("model_type") in _FLAT:
         for name, value in text.items():
             params.setdefault(name, value)
+
+
+def add_molmo_names(cls: Any, params: Any, /) -> None:
+    """Add the old names to Molmo 2's ``config.json``, whose tower and adapter were one part."""
+    vision = params.get("vision_config")
+    if not isinstance(vision, dict) or "vit_config" in vision:
+        return
+    adapter, text = (params.get(f"{part}_config") or {} for part in ("adapter", "text"))
+    for part in (vision, adapter, text):
+        part.update({old: part[new] for new, old in _MOLMO.items() if part.get(new) is not None})
+    text.update(find_old_rope(text))
+    params["vision_config"] = {"vit_config": vision, "adapter_config": adapter}
 
 
 def find_old_rope(text: dict[str, Any]) -> dict[str, Any]:
@@ -43,11 +64,14 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_solo=True,
-    targets=before(
-        [
-            f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"
-            for family in (*_FLAT, "qwen3_vl", "qwen3_vl_moe")
-        ],
-        add_old_names,
+    targets=(
+        *before(
+            [
+                f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"
+                for family in (*_FLAT, "qwen3_vl", "qwen3_vl_moe")
+            ],
+            add_old_names,
+        ),
+        *before("mlx_vlm.models.molmo2.config:ModelConfig.from_dict", add_molmo_names),
     ),
 )

@@ -29,6 +29,8 @@ def probe(target: Target) -> Result:
     require_own(target)
     family = family_of(target)
     module = module_of(target)
+    if family == "molmo2":
+        return probe_molmo(module)
     saved = save_config(family)
     module.ModelConfig.from_dict(saved)
     # The release then reads both parts from the same dictionary.
@@ -37,3 +39,18 @@ def probe(target: Target) -> Result:
     read = (text.hidden_size, text.rope_theta, (text.rope_scaling or {}).get("mrope_section"))
     wrong = read != (64, THETA, SECTIONS) or vision.model_type != family
     return Result(wrong, f"width, base, sections: {read}; tower {vision.model_type}")
+
+
+def probe_molmo(module: Any) -> Result:
+    """Red if Molmo 2's tower, adapter or text model has other settings than were saved."""
+    rope = {"rope_type": "default", "rope_theta": THETA}
+    text = {"hidden_size": 64, "rms_norm_eps": 1e-5, "rope_parameters": rope}
+    tower = {"num_hidden_layers": 2, "patch_size": 16, "image_size": [64, 64]}
+    adapter = {"vision_feature_layer": [-1, -2]}
+    saved = {"text_config": text, "vision_config": tower, "adapter_config": adapter}
+    module.ModelConfig.from_dict(saved)
+    vision = module.VisionConfig.from_dict(saved["vision_config"])
+    read_text = module.TextConfig.from_dict(saved["text_config"])
+    read = (vision.vit_config.num_hidden_layers, vision.vit_config.image_patch_size)
+    read += (vision.adapter_config.vit_layers, read_text.layer_norm_eps, read_text.rope_theta)
+    return Result(read != (2, 16, [-1, -2], 1e-5, THETA), f"tower, adapter and text: {read}")
