@@ -41,8 +41,8 @@ def add_old_names(cls: Any, params: Any, /) -> None:
 def add_molmo_names(cls: Any, params: Any, /) -> None:
     """Add the old names to Molmo 2's ``config.json``, whose tower and adapter were one part."""
     vision = params.get("vision_config")
-    if not isinstance(vision, dict) or "vit_config" in vision:
-        return
+    if not isinstance(vision, dict) or not vision.keys() & _MOLMO.keys():
+        return  # a published folder's, in which mlx-vlm itself puts both together
     adapter, text = (params.get(f"{part}_config") or {} for part in ("adapter", "text"))
     for part in (vision, adapter, text):
         part.update({old: part[new] for new, old in _MOLMO.items() if part.get(new) is not None})

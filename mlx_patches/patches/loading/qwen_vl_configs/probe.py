@@ -42,11 +42,19 @@ def probe(target: Target) -> Result:
 
 
 def probe_molmo(module: Any) -> Result:
-    """Red if Molmo 2's tower, adapter or text model has other settings than were saved."""
+    """Red if Molmo 2's tower, adapter or text model has other settings than were saved.
+
+    A published folder is read as before.
+    """
     rope = {"rope_type": "default", "rope_theta": THETA}
     text = {"hidden_size": 64, "rms_norm_eps": 1e-5, "rope_parameters": rope}
     tower = {"num_hidden_layers": 2, "patch_size": 16, "image_size": [64, 64]}
     adapter = {"vision_feature_layer": [-1, -2]}
+    published = {"vit_config": {"num_hidden_layers": 3}, "vision_config": {}}
+    module.ModelConfig.from_dict(published)
+    published_vision = module.VisionConfig.from_dict(published["vision_config"])
+    if (count := published_vision.vit_config.num_hidden_layers) != 3:
+        return Result(True, f"the tower of a published folder has {count} layers, not 3")
     saved = {"text_config": text, "vision_config": tower, "adapter_config": adapter}
     module.ModelConfig.from_dict(saved)
     vision = module.VisionConfig.from_dict(saved["vision_config"])
