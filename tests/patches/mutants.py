@@ -517,7 +517,7 @@ SIMPLE: dict[str, dict[str, object]] = {
 
 def mutant_of(patch: Patch) -> Mutant:
     if patch.id in SIMPLE:
-        return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+        return change_names(importlib.import_module(patch.module), SIMPLE[patch.id])
     mutant: Mutant = vars(load_tests(patch))["MUTANTS"][patch.id]
     return mutant
 
@@ -528,7 +528,7 @@ def load_tests(patch: Patch) -> ModuleType | None:
     return importlib.import_module(name) if find_spec(name) else None
 
 
-def changed(module: ModuleType, values: dict[str, object]) -> Mutant:
+def change_names(module: ModuleType, values: dict[str, object]) -> Mutant:
     """A mutant that gives names of a module, or of modules near it, these values.
 
     A function that the module defines gets other code instead, since targets may hold it.

@@ -13,27 +13,27 @@ from ..releases import costs
 TOLERANCE = 1e-3
 
 
-def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+def pad_left(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     longest = max(map(len, rows))
     padding = [longest - len(row) for row in rows]
     return padding, [[0] * pad + list(row) for pad, row in zip(padding, rows, strict=True)]
 
 
 PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
-PADDING, TABLE = left_padded(PROMPTS)
+PADDING, TABLE = pad_left(PROMPTS)
 
 
 def logits_of(out: Any) -> Any:
     return getattr(out, "logits", out)
 
 
-def assert_close(said: Any, alone: Any) -> None:
-    assert mx.abs(said - alone).max().item() <= TOLERANCE
+def assert_close(output: Any, solo: Any) -> None:
+    assert mx.abs(output - solo).max().item() <= TOLERANCE
 
 
-def assert_close_in_scale(said: Any, alone: Any) -> None:
-    scale = max(1.0, mx.abs(alone).max().item())
-    assert mx.abs(said - alone).max().item() <= TOLERANCE * scale
+def assert_close_in_scale(output: Any, solo: Any) -> None:
+    scale = max(1.0, mx.abs(solo).max().item())
+    assert mx.abs(output - solo).max().item() <= TOLERANCE * scale
 
 
 def compare(batch: Any, model: LabModel) -> None:
@@ -47,8 +47,8 @@ def compare_step(batch: Any, model: LabModel) -> None:
     """The same for a step after the prompts, with the tokens 1 and 2."""
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
-        alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
-        assert_close(batch[row, -1], alone)
+        solo = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
+        assert_close(batch[row, -1], solo)
 
 
 @contextmanager

@@ -22,5 +22,5 @@ def test_all_releases_equal_mlx_lm_0_32(distribution, repaired):
     """The logits equal those of the fixed release for the same weights and config."""
     fields = {"laurel_rank": 8, "altup_correct_scale": True, "altup_coef_clip": 120.0}
     model = tiny(distribution, "gemma3n", **fields)
-    said = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]
-    assert mx.allclose(said, mx.array([-0.94541, -0.17857, -0.07295, 1.32236]), atol=1e-3)
+    logits = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]
+    assert mx.allclose(logits, mx.array([-0.94541, -0.17857, -0.07295, 1.32236]), atol=1e-3)

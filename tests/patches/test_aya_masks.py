@@ -17,7 +17,7 @@ def model():
     return tiny("mlx-vlm", "aya_vision")
 
 
-def said(model) -> list:
+def list_outputs(model) -> list:
     cache, width = model.make_cache(), model.module.config.hidden_size
     return [
         model.call(TEXT, None),
@@ -28,9 +28,9 @@ def said(model) -> list:
 
 
 def test_solo_within_window_is_bit_identical(model, ungated):
-    before = said(model)
+    before = list_outputs(model)
     ungated("aya-masks")
-    assert all(map(mx.array_equal, before, said(model)))
+    assert all(map(mx.array_equal, before, list_outputs(model)))
 
 
 def test_each_layer_kind_gets_its_mask():

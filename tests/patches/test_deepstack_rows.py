@@ -18,7 +18,7 @@ def image(mask, start=1):
     return {MASK: mx.array(mask, mx.bool_), FEATURES: layers, "more": 7}
 
 
-def fed(row, columns=slice(None)):
+def read_features(row, columns=slice(None)):
     """The first layer's features of the tokens in these columns."""
     return deepstack_rows.list_features(row[FEATURES][:, columns], row[TABLE])[0][:, 0].tolist()
 
@@ -32,8 +32,8 @@ def test_features_are_numbered_and_restored():
     given = [image([[0, 1, 1]]), None, {"more": 8}, image([[1, 0, 1]], start=5)]
     rows = deepstack_rows.number_features(given, [3, 2, 1, 3])
     assert [row[FEATURES].tolist() for row in rows[:3]] == [[[0, 1, 2]], [[0, 0]], [[0]]]
-    assert [fed(row) for row in rows] == [[1, 2], [], [], [5, 6]]
-    assert [fed(row, slice(1, None)) for row in rows] == [[1, 2], [], [], [6]]
+    assert [read_features(row) for row in rows] == [[1, 2], [], [], [5, 6]]
+    assert [read_features(row, slice(1, None)) for row in rows] == [[1, 2], [], [], [6]]
     rows = rows[:3]
     assert [row[MASK].tolist() for row in rows] == [[[False, True, True]], [[False] * 2], [[False]]]
     assert [row.get("more") for row in rows] == [7, None, 8]
@@ -61,9 +61,9 @@ def test_features_follow_their_rows():
         return [{**arguments, FEATURES: arguments[FEATURES][row : row + 1]} for row in range(count)]
 
     rows = deepstack_rows.split_with_numbers(apart, image([[0, 1, 1], [1, 0, 0]]), 2)
-    assert [fed(row) for row in rows] == [[1, 2], [3]]
+    assert [read_features(row) for row in rows] == [[1, 2], [3]]
     again = deepstack_rows.number_features([image([[1]], start=9), *rows[::-1]], [1, 3, 3])
-    assert [fed(row) for row in again] == [[9], [3], [1, 2]]
+    assert [read_features(row) for row in again] == [[9], [3], [1, 2]]
 
 
 def test_only_image_features_are_kept():
@@ -91,10 +91,10 @@ def test_lists_are_cut_to_chunk():
     cache = [SimpleNamespace(offset=7)]
     whole = image([[0, 1, 1, 0, 1]]) | {"cache": cache}
     first = deepstack_rows.slice_fed(whole, 2)
-    assert first[MASK].tolist() == [[False, True]] and fed(first) == [1]
+    assert first[MASK].tolist() == [[False, True]] and read_features(first) == [1]
     cache[0].offset += 2
     row = deepstack_rows.slice_fed(whole, 2)
-    assert row[MASK].tolist() == [[True, False]] and fed(row) == [2]
+    assert row[MASK].tolist() == [[True, False]] and read_features(row) == [2]
     assert deepstack_rows.slice_fed(whole, 5) == {}
     assert deepstack_rows.slice_fed(whole | {"cache": None}, 2) == {}
     assert deepstack_rows.slice_fed({MASK: whole[MASK], "cache": cache}, 2) == {}

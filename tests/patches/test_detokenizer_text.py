@@ -133,13 +133,13 @@ def test_skipped_token_keeps_space(distribution, load, ungated):
 
 
 def test_byte_level_vocabulary(distribution, load, ungated):
-    def chosen():
+    def choose_kinds():
         return {name: type(load(name).detokenizer).__name__[:3] for name in KINDS}
 
-    before = chosen()
+    before = choose_kinds()
     ungated("detokenizer-text")
     assert (before["sentencepiece"], before[TEKKEN]) == ("SPM", "SPM")
-    assert chosen() == {**before, TEKKEN: "BPE"}
+    assert choose_kinds() == {**before, TEKKEN: "BPE"}
 
 
 @pytest.mark.parametrize(

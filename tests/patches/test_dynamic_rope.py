@@ -36,15 +36,15 @@ def test_internlm_rows_equal_solo(kind, module, ungated):
         x = mx.random.normal((len(places), HEADS, length, WIDTH), key=mx.random.key(0))
         together = rope(x, offset=mx.array(places))
         for row, place in enumerate(places):
-            alone = rope(x[row : row + 1], offset=place)[0]
-            assert mx.allclose(together[row], alone, atol=1e-5), (length, place)
+            solo = rope(x[row : row + 1], offset=place)[0]
+            assert mx.allclose(together[row], solo, atol=1e-5), (length, place)
 
 
 def states(length):
     return mx.random.normal((2, 2, length, 8), key=mx.random.key(0))
 
 
-def rows_alone(rope, length, offsets):
+def solo_rows(rope, length, offsets):
     return [rope(states(length)[row : row + 1], one)[0] for row, one in enumerate(offsets)]
 
 
@@ -65,13 +65,13 @@ def dynamic(request, ungated):
 def test_row_within_limit_is_bit_identical(dynamic, length):
     for offsets in ([0, 3], [-2, 4], [5, 40], [ROPE_LIMIT - 3, 17]):
         together = dynamic(states(length), mx.array(offsets))
-        for row, (one, alone) in enumerate(
-            zip(together, rows_alone(dynamic, length, offsets), strict=True)
+        for row, (one, solo) in enumerate(
+            zip(together, solo_rows(dynamic, length, offsets), strict=True)
         ):
             if offsets[row] + 3 <= ROPE_LIMIT:
-                assert mx.array_equal(one, alone)
+                assert mx.array_equal(one, solo)
             else:
-                assert mx.allclose(one, alone, atol=1e-5)
+                assert mx.allclose(one, solo, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -14,7 +14,7 @@ def image(length, start=0, layers=2):
     return {FEATURES: own, MASK: mx.ones((1, length), mx.bool_), "more": 7}
 
 
-def fed(features, cache, length):
+def read_arguments(features, cache, length):
     """What a release that cuts once more gets of the first feature, and of the mask."""
     seen = []
 
@@ -48,8 +48,8 @@ def test_features_are_completed_by_row():
     assert [row.get("more") for row in rows] == [None, 7, 8]
 
     features = image(3)[FEATURES]
-    assert fed(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
-    assert fed(features, None, 3) == [[0, 2, 4]]
+    assert read_arguments(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
+    assert read_arguments(features, None, 3) == [[0, 2, 4]]
 
 
 @pytest.mark.parametrize(

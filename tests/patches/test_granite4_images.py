@@ -44,12 +44,12 @@ def features(model, *sizes):
 
 @pytest.mark.parametrize("order", [[*SIZES], [*SIZES][::-1]], ids=["padded first", "padded last"])
 def test_images_of_different_sizes_equal_solo(order, model, ungated):
-    alone = [features(model, size) for size in order]
+    solo = [features(model, size) for size in order]
     ungated("granite4-images")
     again = [features(model, size) for size in order]
-    assert all(map(mx.array_equal, alone, again))
+    assert all(map(mx.array_equal, solo, again))
     both = features(model, *order)
-    assert mx.allclose(both, mx.concatenate(alone, axis=1), atol=1e-4)
+    assert mx.allclose(both, mx.concatenate(solo, axis=1), atol=1e-4)
 
 
 def test_only_padding_is_removed():

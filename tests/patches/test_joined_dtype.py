@@ -12,7 +12,7 @@ from mlx_patches.patches.caches.joined_dtype.patch import extend_in_own_dtype
 from ..releases.models import module_or_skip
 
 KINDS = ["BatchKVCache", "BatchRotatingKVCache"]
-FAMILIES = {"llama": "KVCache alone", "gemma3_text": "windows beside it"}
+FAMILIES = {"llama": "only KVCache", "gemma3_text": "windows beside it"}
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def batch(module, kind, rows, tokens=0, dtype=mx.bfloat16):
     cache = getattr(module, kind)(*([8] if "Rotating" in kind else []), padding)
     if tokens:
         shape = (rows, 2, tokens, 4)
-        said = mx.arange(rows * 2 * tokens * 4, dtype=mx.float32).reshape(shape).astype(dtype)
-        cache.update_and_fetch(said, -said)
+        keys = mx.arange(rows * 2 * tokens * 4, dtype=mx.float32).reshape(shape).astype(dtype)
+        cache.update_and_fetch(keys, -keys)
     return cache
 
 

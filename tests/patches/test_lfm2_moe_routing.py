@@ -50,8 +50,8 @@ def test_drafts_are_verified_like_solo(name, ungated):
     kind = importlib.import_module(name).Lfm2ExactSpeculativeVerifier
     verifier, x = kind.__new__(kind), inputs(rows=1)
     block = lfm2.make(language)
-    alone = mx.concatenate([block(x[:, i : i + 1]) for i in range(x.shape[1])], axis=1)
-    assert mx.array_equal(verifier._feed_forward(block, x), alone)
+    solo = mx.concatenate([block(x[:, i : i + 1]) for i in range(x.shape[1])], axis=1)
+    assert mx.array_equal(verifier._feed_forward(block, x), solo)
     plain = nn.Linear(16, 16)  # a block that the verifier has no special code for
     assert mx.array_equal(verifier._feed_forward(plain, x), plain(x))
 

@@ -15,7 +15,7 @@ def states(length):
     return mx.random.normal((2, 2, length, WIDTH), key=mx.random.key(0))
 
 
-def rows_alone(rope, length, offsets):
+def solo_rows(rope, length, offsets):
     return [rope(states(length)[row : row + 1], one)[0] for row, one in enumerate(offsets)]
 
 
@@ -42,8 +42,8 @@ def long(ungated):
 def test_each_row_is_bit_identical_to_solo(long, length):
     for offsets in ([0, 5], [-1, 20], [20, 17], [LIMIT - length, LIMIT - length + 1]):
         together = long(states(length), mx.array(offsets))
-        for one, alone in zip(together, rows_alone(long, length, offsets), strict=True):
-            assert mx.array_equal(one, alone)
+        for one, solo in zip(together, solo_rows(long, length, offsets), strict=True):
+            assert mx.array_equal(one, solo)
 
 
 def test_no_device_reads(long):

@@ -262,7 +262,7 @@ def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def refused(load: Any, *args: Any, **kwargs: Any) -> None:
+def expect_refusal(load: Any, *args: Any, **kwargs: Any) -> None:
     with pytest.raises(ValueError, match="Refused to load"):
         load(*args, **kwargs)
 
@@ -277,12 +277,12 @@ def test_allowed_images(vlm, web, media, ungated, with_limits):
     for source in (str(media / "a.png"), media / "a.png", data_url(png()), io.BytesIO(png())):
         assert pixels(vlm.load_image(source)) == wanted
     assert pixels(vlm.process_image(str(media / "a.png"), None, None)) == wanted
-    refused(vlm.load_image, web.url("/a.png"))
-    refused(vlm.load_image, image_source=web.url("/a.png"))
-    refused(vlm.process_image, web.url("/a.png"), None, None)
+    expect_refusal(vlm.load_image, web.url("/a.png"))
+    expect_refusal(vlm.load_image, image_source=web.url("/a.png"))
+    expect_refusal(vlm.process_image, web.url("/a.png"), None, None)
     for path in (media.parent / "secret.png", media / "link.png", media / "../secret.png"):
-        refused(vlm.load_image, path)
-        refused(vlm.load_image, image_source=str(path))
+        expect_refusal(vlm.load_image, path)
+        expect_refusal(vlm.load_image, image_source=str(path))
     assert not web.asked
     assert not manager.failures
 
@@ -291,8 +291,8 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
     ungated(POLICY)
     assert vlm.load_image(lm_free_web.url("/moved")).size == (3, 2)
     assert lm_free_web.asked == ["/moved", "/a.png"]
-    refused(vlm.load_image, lm_free_web.url("/bomb.png"))
-    refused(vlm.load_image, lm_free_web.url("/none.png"))
+    expect_refusal(vlm.load_image, lm_free_web.url("/bomb.png"))
+    expect_refusal(vlm.load_image, lm_free_web.url("/none.png"))
 
 
 @pytest.fixture
@@ -309,9 +309,9 @@ def test_allowed_sounds(vlm, lm_free_web, media, ungated):
     ungated(POLICY)
     for source in (str(media / "a.wav"), media / "a.wav", lm_free_web.url("/a.wav"), wanted):
         assert np.array_equal(vlm.load_audio(source, sr=16000), wanted)
-    refused(vlm.load_audio, "http://127.0.0.2:1/a.wav", sr=16000)
-    refused(vlm.load_audio, file=str(media.parent / "secret.png"), sr=16000)
-    refused(vlm.load_audio, "data:audio/wav;base64,AAAA", sr=16000)
+    expect_refusal(vlm.load_audio, "http://127.0.0.2:1/a.wav", sr=16000)
+    expect_refusal(vlm.load_audio, file=str(media.parent / "secret.png"), sr=16000)
+    expect_refusal(vlm.load_audio, "data:audio/wav;base64,AAAA", sr=16000)
 
 
 def test_allowed_videos(vlm, lm_free_web, media, ungated, monkeypatch):
@@ -340,7 +340,7 @@ def test_allowed_videos(vlm, lm_free_web, media, ungated, monkeypatch):
         *(lm_free_web.url("/text"), "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
         *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
     ):
-        refused(vlm.load_video, video_path=source)
+        expect_refusal(vlm.load_video, video_path=source)
     assert len(opened) == 3
 
 
@@ -351,28 +351,30 @@ def test_image_edits_and_outputs(media, ungated):
     assert server._image_edit_paths(SimpleNamespace(image=str(media / "a.png"))) == (
         str(media / "a.png"),
     )
-    refused(server._image_edit_paths, SimpleNamespace(image=[str(media / "a.png"), outside]))
+    expect_refusal(server._image_edit_paths, SimpleNamespace(image=[str(media / "a.png"), outside]))
     more = {"index": 0, "count": 1, "seed": 7}
     for choose in (server._image_output_path, server._image_edit_output_path):
 
-        def asked(choose: Any = choose, **fields: Any) -> Any:
+        def choose_model(choose: Any = choose, **fields: Any) -> Any:
             empty = {"output_path": None, "output_dir": None, "response_format": "b64_json"}
             return choose(SimpleNamespace(**empty | fields), **more)
 
-        assert asked() is None
-        assert asked(response_format="path").parent == Path("outputs")  # the server's own choice
-        assert asked(output_path=str(media / "new.png")) == media / "new.png"
-        assert asked(output_dir=str(media)).parent == media
-        refused(asked, output_path=outside)
-        refused(asked, output_path=str(media / "link.png"))
-        refused(asked, output_dir=str(media / ".."))
+        assert choose_model() is None
+        assert choose_model(response_format="path").parent == Path(
+            "outputs"
+        )  # the server's own choice
+        assert choose_model(output_path=str(media / "new.png")) == media / "new.png"
+        assert choose_model(output_dir=str(media)).parent == media
+        expect_refusal(choose_model, output_path=outside)
+        expect_refusal(choose_model, output_path=str(media / "link.png"))
+        expect_refusal(choose_model, output_dir=str(media / ".."))
 
 
 def test_server_fetches_only_public_images(lm, web, ungated):
     manager = ungated(POLICY)
     for url in (web.url("/a.png"), "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
-        refused(lm._inline_image_urls, request(url))
-        refused(lm._inline_image_urls, messages=request(url))
+        expect_refusal(lm._inline_image_urls, request(url))
+        expect_refusal(lm._inline_image_urls, messages=request(url))
     assert not web.asked
     messages = request(data_url(png()))
     lm._inline_image_urls(messages)
@@ -423,9 +425,9 @@ def test_client_gets_error_and_server_survives(lm, web, ungated):
         ungated(POLICY)
         urls = (web.url("/a.png"), "http://[::1]/", "file:///etc/passwd", "http://2130706433/")
         for url in urls:
-            status, said = post(request(url))
+            status, message = post(request(url))
             assert status == 400
-            assert "Refused to load" in said
+            assert "Refused to load" in message
             assert post(request(data_url(png())))[0] == 200
         for messages in MALFORMED:
             assert post(messages)[0] == 400
@@ -493,9 +495,9 @@ def test_only_allowed_reference_audio(vlm, media, ungated, monkeypatch):
         with pytest.raises(LookupError):
             speak(**fields)
     for path in ("/etc/passwd", "/none", str(media / "link.png"), str(media / "list.mp4")):
-        refused(speak, ref_audio=path)
-        refused(speak, voice=path)
-        refused(getattr, speech(ref_audio=path), "ref_audio")
+        expect_refusal(speak, ref_audio=path)
+        expect_refusal(speak, voice=path)
+        expect_refusal(getattr, speech(ref_audio=path), "ref_audio")
     assert len(run) == 3
 
 
@@ -526,8 +528,8 @@ def test_uploads_must_be_audio(vlm, ungated):
         with pytest.raises(ValueError, match="Refused to load 'the upload'") as error:
             transcription(file=upload(content))
         assert error.value.status_code == 400
-    for form, said in (({"file": "text"}, "Missing file"), ({}, "no form")):
-        with pytest.raises(Exception, match=said) as error:
+    for form, message in (({"file": "text"}, "Missing file"), ({}, "no form")):
+        with pytest.raises(Exception, match=message) as error:
             transcription(**form)
         assert error.value.status_code == 400
     assert not manager.failures
@@ -550,7 +552,7 @@ def test_host_written_files_are_loaded(mllm, ungated):
     released = utils.load_image(image_of(data_url(PICTURE))).tobytes()
     ungated(POLICY)
     path = image_of(data_url(png(31, 30)))
-    refused(utils.load_image, path)  # so it was before the hosts' files were known
+    expect_refusal(utils.load_image, path)  # so it was before the hosts' files were known
     ungated(HOST)
     assert utils.load_image(mllm.process_image_input(data_url(PICTURE))).tobytes() == released
     # The host has a cache of what it wrote before.
@@ -572,7 +574,7 @@ def test_host_refuses(mllm, ungated, tmp_path):
             process = getattr(mllm, f"process_{kind}_input")
             listed = data_url(PLAYLIST).replace("image/png", f"{kind}/mp4")
             for source in (str(file), f"{web.url}/{kind}", listed, {"url": listed}, 5):
-                refused(process, source)
+                expect_refusal(process, source)
     assert not web.asked
     assert not manager.failures
 
@@ -594,10 +596,10 @@ def test_vllm_mlx_uploads_and_voices(ungated, tmp_path):
     assert listener.transcribe(str(file), language="en").text == str(file)
     assert speaker.generate("a", voice="af_heart").sample_rate == 8000
     assert [made.sample_rate for made in speaker.stream_generate("a", "af_heart")] == [8000]
-    refused(speaker.generate, "a", voice=str(file))
-    refused(lambda *given: list(speaker.stream_generate(*given)), "a", str(file))
+    expect_refusal(speaker.generate, "a", voice=str(file))
+    expect_refusal(lambda *given: list(speaker.stream_generate(*given)), "a", str(file))
     file.write_bytes(PLAYLIST)
-    refused(listener.transcribe, str(file))
+    expect_refusal(listener.transcribe, str(file))
 
 
 def test_mlx_openai_server_files_are_loaded(ungated, tmp_path):
@@ -618,7 +620,7 @@ def test_mlx_openai_server_files_are_loaded(ungated, tmp_path):
     with a_server() as web:
         assert asyncio.run(ask(data_url(PICTURE))) == (30, 30)
         for source in (str(file), f"{web.url}/image", data_url(PLAYLIST * 9)):
-            refused(asyncio.run, ask(source))
+            expect_refusal(asyncio.run, ask(source))
     assert not web.asked
     assert not manager.failures
 

@@ -48,7 +48,7 @@ def data_url(kind: str, content: bytes) -> str:
     return f"data:{kind}/mp4;base64,{base64.b64encode(content).decode()}"
 
 
-def refused(call: Any, *args: Any, **kwargs: Any) -> None:
+def expect_refusal(call: Any, *args: Any, **kwargs: Any) -> None:
     with pytest.raises(ValueError, match="Refused to load") as error:
         call(*args, **kwargs)
     assert is_refusal(error.value)
@@ -75,11 +75,11 @@ def test_host_file_is_known_by_real_path(tmp_path, monkeypatch):
 def test_host_files_are_loaded_but_not_for_requests(load, tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(make_sound())
-    refused(load, lambda source: source, str(file))
+    expect_refusal(load, lambda source: source, str(file))
     admit(str(file))
     assert load(lambda source: source, str(file)) == str(file)
     assert public_media.load_public_video(lambda source: source, f"file://{file}") == str(file)
-    refused(host_media.make_loader("audio"), lambda source: source, str(file))
+    expect_refusal(host_media.make_loader("audio"), lambda source: source, str(file))
 
 
 @pytest.mark.parametrize("kind", host_media.KINDS)
@@ -99,8 +99,8 @@ def test_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
     assert sent == [inside] * 4
     assert is_admitted("/written")
     for wrong in (str(file), data_url(kind, PLAYLIST), "data:text/plain,x", "", 5, None, {}):
-        refused(load, process, wrong)
-    refused(load, process, f"http://127.0.0.2:1/{kind}")
+        expect_refusal(load, process, wrong)
+    expect_refusal(load, process, f"http://127.0.0.2:1/{kind}")
     monkeypatch.setenv(ROOTS, str(tmp_path))
     load(process, str(file))
     assert sent[4:] == [str(file.resolve())]
@@ -119,9 +119,9 @@ def test_only_base64_images():
     raw = base64.b64encode(CONTENT["image"]).decode()
     load(lambda source: sent.append(source) or "/written", raw)
     assert sent == [f"data:image/png;base64,{raw}"]
-    refused(load, sent.append, base64.b64encode(PLAYLIST * 9).decode())
+    expect_refusal(load, sent.append, base64.b64encode(PLAYLIST * 9).decode())
     # The release takes the whole text for base64, the head included.
-    refused(load, sent.append, data_url("image", CONTENT["image"]).replace("data:", "DATA:"))
+    expect_refusal(load, sent.append, data_url("image", CONTENT["image"]).replace("data:", "DATA:"))
     assert len(sent) == 1
 
 
@@ -167,7 +167,7 @@ def test_messages_are_checked_before_streaming(tmp_path):
             check(**wrong)
         assert is_refusal(error.value)
         assert error.value.public_message == str(error.value)
-    refused(host_media.check_messages, validate, 5)
+    expect_refusal(host_media.check_messages, validate, 5)
     assert len(passed) == 2
 
 
@@ -181,12 +181,12 @@ def test_uploads_and_voices(tmp_path):
     )
     host_media.transcribe_checked(run, "engine", audio_path=file)
     file.write_bytes(PLAYLIST)
-    refused(host_media.transcribe_checked, run, "engine", audio_path=file)
-    refused(host_media.transcribe_checked, run, "engine", str(tmp_path / "none"))
+    expect_refusal(host_media.transcribe_checked, run, "engine", audio_path=file)
+    expect_refusal(host_media.transcribe_checked, run, "engine", str(tmp_path / "none"))
     for args, kwargs in ((("af_heart", 1.0), {}), ((), {"voice": "af_heart"}), ((), {})):
         assert host_media.speak_checked(run, "engine", "a", *args, **kwargs)[1] == kwargs
-    refused(host_media.speak_checked, run, "engine", "a", str(file))
-    refused(host_media.speak_checked, run, "engine", "a", voice="../a")
+    expect_refusal(host_media.speak_checked, run, "engine", "a", str(file))
+    expect_refusal(host_media.speak_checked, run, "engine", "a", voice="../a")
 
 
 def processor_of(kind: str) -> Any:
@@ -201,7 +201,7 @@ async def process(processor: Any, media_url: str, **kwargs: Any) -> str:
     return "/cached"
 
 
-def cached(kind: str, source: Any) -> Any:
+def process_source(kind: str, source: Any) -> Any:
     processor = processor_of(kind)
     done = asyncio.run(host_media.process_checked(process, processor, source, resize=True))
     assert done == "/cached"
@@ -210,9 +210,9 @@ def cached(kind: str, source: Any) -> Any:
 
 def test_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
     given = data_url("audio", make_sound())
-    assert cached("audio", given).source == given
+    assert process_source("audio", given).source == given
     assert is_admitted("/cached")
-    fetched = cached("audio", f"{public_web.url}/sound")
+    fetched = process_source("audio", f"{public_web.url}/sound")
     assert fetched.content == make_sound()
     assert fetched.source.endswith(".wav")
     assert not os.path.exists(fetched.source)
@@ -222,11 +222,11 @@ def test_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
         *(str(file), "http://127.0.0.2:1/a", "file:///etc/passwd", data_url("audio", PLAYLIST)),
         *(data_url("image", CONTENT["image"]), "", 5, None),
     ):
-        refused(cached, "audio", source)
-    refused(cached, "hologram", str(file))
+        expect_refusal(process_source, "audio", source)
+    expect_refusal(process_source, "hologram", str(file))
     assert "host-media refused" in caplog.text
     monkeypatch.setenv(ROOTS, str(tmp_path))
-    assert cached("audio", str(file)).content == make_sound()
+    assert process_source("audio", str(file)).content == make_sound()
 
 
 def test_slow_check_does_not_block_event_loop(monkeypatch):
@@ -262,7 +262,7 @@ def test_refusal_is_no_server_error():
         asyncio.run(host_media.answer_refusals(generate, error))
 
     with pytest.raises(ValueError, match="Refused") as refusal:
-        cached("image", "/etc/passwd")
+        process_source("image", "/etc/passwd")
     with pytest.raises(ValueError, match="Refused") as answered:
         answer(refusal.value)
     assert answered.value is refusal.value

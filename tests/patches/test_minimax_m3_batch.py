@@ -62,23 +62,23 @@ def test_state_of_other_calls_is_ignored(patched):
     model.module._rope_deltas = mx.full((2, 1), 7)
     model.module._position_ids = mx.full((3, 99), 5)
     decode(model, rows, cache, 3)
-    said = [row.logits[row.fed - 1] for row in rows]
-    for row, logits in zip(rows, said, strict=True):
+    logits_of_rows = [row.logits[row.fed - 1] for row in rows]
+    for row, logits in zip(rows, logits_of_rows, strict=True):
         own = model.make_cache()
-        alone = model.call([list(row.text[: row.fed])], own)[0, -1]
-        assert mx.allclose(logits, alone, atol=1e-5)
+        solo = model.call([list(row.text[: row.fed])], own)[0, -1]
+        assert mx.allclose(logits, solo, atol=1e-5)
 
 
 def test_long_rows_gather_block_keys(patched, monkeypatch):
     model = sparse_model(2)
     attend, gathered = patched.MiniMaxAttention._sparse_decode_attention, []
 
-    def seen(attention, queries, keys, values, block_indices, *args):
+    def record_attention(attention, queries, keys, values, block_indices, *args):
         out = attend(attention, queries, keys, values, block_indices, *args)
         gathered.append(isinstance(block_indices, RowBlocks) and out is not None)
         return out
 
-    monkeypatch.setattr(patched.MiniMaxAttention, "_sparse_decode_attention", seen)
+    monkeypatch.setattr(patched.MiniMaxAttention, "_sparse_decode_attention", record_attention)
     cell = SCENARIOS["left-padded"](model)
     assert cell.verdict == "green", cell.detail
     assert any(gathered)

@@ -18,27 +18,27 @@ def model(request):
     return build_model(request.param)
 
 
-def said(model, cache):
+def list_outputs(model, cache):
     return [model.call(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
 
 
 def test_solo_is_bit_identical(model, ungated):
-    before = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
+    before = list_outputs(model, model.make_cache()), list_outputs(model, batch_cache(model, [0]))
     ungated("mistral-row-scale")
-    after = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
+    after = list_outputs(model, model.make_cache()), list_outputs(model, batch_cache(model, [0]))
     for one, other in zip(before, after, strict=True):
         assert all(map(mx.array_equal, one, other))
 
 
 def test_batch_leaves_no_state(model, ungated):
     ungated("mistral-row-scale")
-    before = said(model, model.make_cache())
+    before = list_outputs(model, model.make_cache())
     cache = batch_cache(model, [2, 0])
     with pytest.raises(ValueError, match=r"."):
         model.call([[1, 2, 3]] * 3, cache)  # three rows for a cache of two
         mx.eval([layer.keys for layer in cache])
     assert mistral_row_scale._batch.get() is None
-    assert all(map(mx.array_equal, before, said(model, model.make_cache())))
+    assert all(map(mx.array_equal, before, list_outputs(model, model.make_cache())))
 
 
 def test_padding_has_first_position_scale():

@@ -71,7 +71,7 @@ def auto(ungated, tmp_path, monkeypatch) -> ModuleType:
     return transformers
 
 
-def refused(load, folder: Path, *args, **kwargs) -> str:
+def expect_refusal(load, folder: Path, *args, **kwargs) -> str:
     mark = probe.write_folder(folder, CODE)
     mark.unlink(missing_ok=True)
     with pytest.raises(ValueError, match=REFUSED) as raised:
@@ -93,9 +93,9 @@ def as_release(load, package="mlx_vlm"):
 
 
 def test_error_names_file_and_remedy(lm, tmp_path, caplog):
-    said = refused(lm.load_model, tmp_path)
+    message = expect_refusal(lm.load_model, tmp_path)
     for word in ("own_code.py", str(tmp_path), "--trust-remote-code", f"{CONSENT}=1"):
-        assert word in said
+        assert word in message
     assert "own_code.py" in caplog.text
 
 
@@ -111,12 +111,12 @@ def test_folder_text_is_one_short_line(lm, tmp_path, caplog, file):
 
 
 def test_lm_load_needs_callers_consent(lm, tmp_path):
-    refused(lm.load, tmp_path)
-    refused(lm.load, tmp_path, {"trust_remote_code": None})
-    refused(lm.load, tmp_path, tokenizer_config={"trust_remote_code": False})
+    expect_refusal(lm.load, tmp_path)
+    expect_refusal(lm.load, tmp_path, {"trust_remote_code": None})
+    expect_refusal(lm.load, tmp_path, tokenizer_config={"trust_remote_code": False})
     ran(lm.load, tmp_path, {"trust_remote_code": True})
     ran(lm.load, tmp_path, tokenizer_config={"trust_remote_code": True})
-    refused(lm.load, tmp_path)  # consent is for one load
+    expect_refusal(lm.load, tmp_path)  # consent is for one load
 
 
 def test_callers_config_cannot_name_file(lm, tmp_path):
@@ -130,7 +130,7 @@ def test_callers_config_cannot_name_file(lm, tmp_path):
     ("value", "expect"),
     [
         *((v, ran) for v in ("1", "true", "YES")),
-        *((v, refused) for v in ("", "0", "no", "off", "maybe")),
+        *((v, expect_refusal) for v in ("", "0", "no", "off", "maybe")),
     ],
 )
 def test_environment_consents(lm, tmp_path, monkeypatch, value, expect):
@@ -144,7 +144,7 @@ def test_server_flag_covers_draft_model(lm, tmp_path):
     def load_draft(provider, path):
         return server.load(path)  # the server loads draft models without a tokenizer's config
 
-    for flag, expect in ((True, ran), (False, refused), (None, refused)):
+    for flag, expect in ((True, ran), (False, expect_refusal), (None, expect_refusal)):
         provider = SimpleNamespace(cli_args=SimpleNamespace(trust_remote_code=flag))
         expect(
             lambda path, p=provider: model_code.accept_user_consent(load_draft, p, path), tmp_path
@@ -158,18 +158,18 @@ def test_server_load(lm, tmp_path, flag):
     no = dict.fromkeys(("pipeline", "use_default_chat_template"), False)
     arguments = SimpleNamespace(trust_remote_code=flag, **nothing, **no)
     provider = server.ModelProvider(arguments)
-    (ran if flag else refused)(lambda path: provider.load(str(path)), tmp_path)
+    (ran if flag else expect_refusal)(lambda path: provider.load(str(path)), tmp_path)
 
 
-@pytest.mark.parametrize("said", [None, False, True])
-def test_lora_default_is_no_consent(lm, tmp_path, said):
+@pytest.mark.parametrize("consent", [None, False, True])
+def test_lora_default_is_no_consent(lm, tmp_path, consent):
     lora = importlib.import_module("mlx_lm.lora")
     args = SimpleNamespace(
         seed=0, report_to=None, project_name=None, adapter_path="", model=str(tmp_path)
     )
-    if said is not None:  # as a config of its user says
-        args.trust_remote_code = said
-    (ran if said else refused)(lambda folder: lora.run(args), tmp_path)
+    if consent is not None:  # as a config of its user says
+        args.trust_remote_code = consent
+    (ran if consent else expect_refusal)(lambda folder: lora.run(args), tmp_path)
     ran(lm.load, tmp_path, {"trust_remote_code": True})  # refused only while lora.run runs
 
 
@@ -190,12 +190,12 @@ def test_model_without_code_is_unchanged(lm, tmp_path, caplog):
 
 
 def test_vlm_load_needs_callers_consent(vlm, tmp_path, monkeypatch):
-    said = refused(vlm.load_model, tmp_path)
-    assert "own_code.py" in said
-    refused(vlm.load_model, tmp_path, trust_remote_code=False)
-    refused(vlm.load, tmp_path)
+    message = expect_refusal(vlm.load_model, tmp_path)
+    assert "own_code.py" in message
+    expect_refusal(vlm.load_model, tmp_path, trust_remote_code=False)
+    expect_refusal(vlm.load, tmp_path)
     ran(vlm.load_model, tmp_path, trust_remote_code=True)
-    refused(vlm.load_model, tmp_path)
+    expect_refusal(vlm.load_model, tmp_path)
     monkeypatch.setenv(CONSENT, "1")
     ran(vlm.load_model, tmp_path)
 
@@ -229,7 +229,7 @@ def test_named_classes_need_consent(auto, tmp_path, monkeypatch, kind):
     reference = "own_code.Own"
 
     def write(load):
-        def loaded(folder, **kwargs):
+        def load_folder(folder, **kwargs):
             config = {"model_type": "mlx_patches_none"}
             (folder / "config.json").write_text(json.dumps(config))
             named = [None, reference] if kind == "AutoTokenizer" else reference
@@ -238,15 +238,15 @@ def test_named_classes_need_consent(auto, tmp_path, monkeypatch, kind):
             (folder / file).write_text(json.dumps({**config, **own, "auto_map": {kind: named}}))
             return load(folder, **kwargs)
 
-        return loaded
+        return load_folder
 
-    said = refused(write(as_release(load)), folder, trust_remote_code=True)
-    assert "own_code.py" in said
-    assert str(folder) in said
+    message = expect_refusal(write(as_release(load)), folder, trust_remote_code=True)
+    assert "own_code.py" in message
+    assert str(folder) in message
     # The caller's own word to transformers, unless mlx-vlm has put its function there.
     own = load.__func__.__module__.startswith("transformers")
-    (ran if own else refused)(write(load), folder, trust_remote_code=True)
-    refused(write(as_release(load, "vllm_mlx")), folder, trust_remote_code=True)
+    (ran if own else expect_refusal)(write(load), folder, trust_remote_code=True)
+    expect_refusal(write(as_release(load, "vllm_mlx")), folder, trust_remote_code=True)
     monkeypatch.setenv(CONSENT, "1")
     ran(write(as_release(load)), folder, trust_remote_code=True)
 
@@ -259,19 +259,19 @@ def test_custom_generate_needs_consent(auto, tmp_path):
         module = dynamic.get_cached_module_file(folder, module_file="own_code.py")
         return dynamic.get_class_in_module("generate", module)
 
-    refused(as_release(load), tmp_path)
+    expect_refusal(as_release(load), tmp_path)
     ran(load, tmp_path)
     with pytest.raises(ValueError, match=REFUSED):  # its copy is there from the last load
         as_release(dynamic.get_class_in_module)("generate", "transformers_modules/x/own_code.py")
 
 
-def linked(folder: Path) -> Path:
+def link_folder(folder: Path) -> Path:
     link = folder.with_name("link")
     link.symlink_to(folder)
     return link
 
 
-def cached(folder: Path) -> Path:
+def cache_folder(folder: Path) -> Path:
     snapshot = folder.parent / "models--own--model" / "snapshots" / ("a" * 40)
     blobs = snapshot.parents[1] / "blobs"
     for place in (snapshot, blobs):
@@ -286,14 +286,14 @@ def relative(folder: Path) -> Path:
     return Path("model") / ".." / "model"
 
 
-@pytest.mark.parametrize("place", [linked, relative, cached])
+@pytest.mark.parametrize("place", [link_folder, relative, cache_folder])
 def test_no_spelling_of_folder_bypasses(auto, tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     folder.mkdir()
     load = as_release(auto.AutoTokenizer.from_pretrained)
     found = []
-    refused(
+    expect_refusal(
         lambda folder: load(found[0] if found else place(folder), trust_remote_code=True), folder
     )
 
@@ -323,7 +323,7 @@ def test_imports_of_file_do_not_run(auto, tmp_path, monkeypatch):
 def test_program_flag_is_consent(auto, tmp_path, monkeypatch, words, agreed):
     monkeypatch.setattr(sys, "argv", ["server", *words])
     load = as_release(auto.AutoTokenizer.from_pretrained)
-    (ran if agreed else refused)(load, tmp_path, trust_remote_code=True)
+    (ran if agreed else expect_refusal)(load, tmp_path, trust_remote_code=True)
 
 
 def test_transformers_class_needs_no_consent(auto, tmp_path):
@@ -462,10 +462,10 @@ def test_program_needs_users_consent(distribution, agreed, tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
         program.wait()
-    said = (tmp_path / "log").read_text()
-    assert mark.exists() == agreed, said[-2000:]
+    message = (tmp_path / "log").read_text()
+    assert mark.exists() == agreed, message[-2000:]
     # Later servers of mlx-vlm tell transformers themselves that nobody agreed.
-    assert agreed or REFUSED in said or distribution == "mlx-vlm", said[-2000:]
+    assert agreed or REFUSED in message or distribution == "mlx-vlm", message[-2000:]
 
 
 def ask_until(done, port: int, model: Path) -> None:
@@ -482,19 +482,19 @@ def ask_until(done, port: int, model: Path) -> None:
 # -- who consents: logic that needs no release
 
 
-def called_in(name, spec=None):
+def call_in(name, spec=None):
     module = {"__name__": name, "__spec__": spec, "ask": model_code.is_called_by_release}
     return eval("lambda: ask()", module)()
 
 
 def test_release_code_is_on_stack():
     for name in ("mlx_lm.lora", "mlx_vlm.models.gemma4", "vllm_mlx", "rapid_mlx.x", "omlx.engine"):
-        assert called_in(name)
+        assert call_in(name)
     # Other code consents for itself.
     for name in ("__main__", "app.models", "mlx_vlm_tools", "transformers.x"):
-        assert not called_in(name)
+        assert not call_in(name)
     # As a program that ``python -m`` starts.
-    assert called_in("__main__", importlib.machinery.ModuleSpec("mlx_vlm.convert", None))
+    assert call_in("__main__", importlib.machinery.ModuleSpec("mlx_vlm.convert", None))
 
 
 def consenting(folder, tokenizer_config=None, trust_remote_code=True, model_config=None, **kwargs):
@@ -535,16 +535,16 @@ def test_each_setting_is_consent(monkeypatch, name):
 
 
 def test_caught_refusal_is_raised_on_failure():
-    def caught():
+    def refuse_quietly():
         with contextlib.suppress(ValueError):
             model_code.refuse("folder", "own.py")
 
     def failing(folder):
-        caught()
+        refuse_quietly()
         raise KeyError("something else")
 
     def loading(folder):
-        caught()
+        refuse_quietly()
         return "loaded by another class"
 
     with pytest.raises(ValueError, match=r"'own\.py'") as raised:

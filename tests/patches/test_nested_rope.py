@@ -22,7 +22,7 @@ INFINITE = [0.0, {"__float__": "Infinity"}]
 
 
 @pytest.fixture
-def nested(ungated):
+def nest_rope(ungated):
     ungated("nested-rope")
 
 
@@ -65,7 +65,7 @@ def read(family: str, config: dict[str, Any]) -> Any:
         ("mamba2", {"time_step_limit": INFINITE}, "time_step_limit", [0.0, math.inf]),
     ],
 )
-def test_new_name_is_read(family, config, name, value, nested):
+def test_new_name_is_read(family, config, name, value, nest_rope):
     args = read(family, config)
     assert getattr(args, name) == value
 
@@ -76,14 +76,14 @@ def args_of(name, **rope):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_old_and_new_config_are_equal(name, nested):
+def test_old_and_new_config_are_equal(name, nest_rope):
     new, old = args_of(name, **NESTED), args_of(name, **FLAT)
     scaling = {name: value for name, value in new.rope_scaling.items() if name != "type"}
     assert (new.rope_theta, scaling) == (THETA, {**SCALING, "rope_theta": THETA})
     assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
 
 
-def test_rope_parameters_without_scaling(nested):
+def test_rope_parameters_without_scaling(nest_rope):
     plain = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("llama", rope_parameters=plain).rope_scaling is None
     assert args_of("llama", rope_parameters={"rope_theta": THETA}).rope_theta == THETA
@@ -109,19 +109,19 @@ def test_old_names_are_read_as_released(rope, ungated):
 
 
 @pytest.mark.parametrize(
-    ("nested", "config", "wanted"),
+    ("nest_rope", "config", "wanted"),
     [
         ({"rope_theta": 1.0, "type": "yarn", "factor": 2}, {}, True),
         ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, True),
         ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, False),
     ],
 )
-def test_scaling_equals_rope_parameters(nested, config, wanted):
-    old = find_old_names({**config, "rope_parameters": nested}, KNOWN)
+def test_scaling_equals_rope_parameters(nest_rope, config, wanted):
+    old = find_old_names({**config, "rope_parameters": nest_rope}, KNOWN)
     assert old["rope_theta"] == 1.0
     # Some classes ask for ``type``.
-    kind = nested.get("rope_type", nested.get("type"))
-    assert old.get("rope_scaling") == ({"type": kind, **nested} if wanted else None)
+    kind = nest_rope.get("rope_type", nest_rope.get("type"))
+    assert old.get("rope_scaling") == ({"type": kind, **nest_rope} if wanted else None)
 
 
 def test_partial_rotary_factor_is_read():

@@ -25,8 +25,8 @@ def test_rows_equal_solo(ungated):
     for token in (7, 8, 9):
         together = model(mx.array([[token]] * len(rows)), cache=batch)
         for number, row in enumerate(rows):
-            alone = model(mx.array([[token]]), cache=row)
-            assert mx.abs(together[number] - alone[0]).max().item() < 2e-3
+            solo = model(mx.array([[token]]), cache=row)
+            assert mx.abs(together[number] - solo[0]).max().item() < 2e-3
 
 
 def test_full_context_is_unchanged():

@@ -22,10 +22,10 @@ def batch_class(request):
     return own_class_of(request.param)
 
 
-def filled(cache, *pieces: int, width: int = 64):
+def fill(cache, *counts: int, width: int = 64):
     """Feed ones; returns the keys from the last update, None if the cache is quantized."""
     held = None
-    for count in pieces:
+    for count in counts:
         rows = cache.left_padding.shape[0]
         ones = mx.ones((rows, 1, count, width), dtype=mx.bfloat16)
         held, _ = cache.update_and_fetch(ones, 2 * ones)
@@ -39,7 +39,7 @@ def test_only_padding_is_zeroed(batch_class, padding, chunks, ungated):
     if chunks[0] == 1 and "Rotating" in batch_class.__name__:
         pytest.skip("writes a chunk of padding where it writes a decode step's token")
     ungated("padding-nan")
-    held = filled(make_batch(batch_class, [*padding], 16), *chunks)
+    held = fill(make_batch(batch_class, [*padding], 16), *chunks)
     assert held in (None, [[0.0] * pad + [1.0] * (sum(chunks) - pad) for pad in padding])
 
 
@@ -48,9 +48,9 @@ def test_padding_beyond_window(batch_class, ungated):
         pytest.skip("has no window")
     ungated("padding-nan")
     cache = make_batch(batch_class, [7, 0], 4)
-    assert filled(cache, 5) == [[0.0] * 5, [1.0] * 5]
-    assert filled(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept + 2 new are padding
-    assert filled(cache, 1, 1, 1, 1, 1, 3) == [[1.0] * 6, [1.0] * 6]
+    assert fill(cache, 5) == [[0.0] * 5, [1.0] * 5]
+    assert fill(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept + 2 new are padding
+    assert fill(cache, 1, 1, 1, 1, 1, 3) == [[1.0] * 6, [1.0] * 6]
 
 
 def test_dtypes_and_values_are_kept(batch_class, ungated):
@@ -82,15 +82,15 @@ def test_models_with_nan_padding(name, ungated):
     embeds = mx.random.normal((2, 7, width), key=mx.random.key(1))
     embeds[0, :3] = 0
 
-    def said(cache):
+    def compute_logits(cache):
         return model.call(table, cache, inputs_embeds=embeds)[:, 3:]
 
     try:
-        before = said(cache)
+        before = compute_logits(cache)
     except (ValueError, TypeError) as crash:
         pytest.skip(f"this release cannot run such a batch: {crash}")
     ungated("padding-nan")
-    after = said(model.make_batch_cache([3, 0]))
+    after = compute_logits(model.make_batch_cache([3, 0]))
     assert not mx.isnan(after).any()
     if not mx.isnan(before).any():
         assert mx.array_equal(before, after)
@@ -100,34 +100,34 @@ def count_nodes(cache):
     return count_edges(*arrays(cache.state[:2]))
 
 
-def feed_lazily(cache, *pieces: int):
-    for count in pieces:
+def feed_lazily(cache, *counts: int):
+    for count in counts:
         rows = cache.left_padding.shape[0]
         keys = mx.random.normal((rows, 1, count, 64), key=mx.random.key(count))
         cache.update_and_fetch(keys, keys)
     return cache
 
 
-PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
+COUNTS = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
 
 
-@pytest.mark.parametrize("pieces", PIECES, ids=str)
-def test_unpadded_batch_gets_no_operation(batch_class, pieces, ungated):
-    alone = count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *pieces))
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_unpadded_batch_gets_no_operation(batch_class, counts, ungated):
+    plain = count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *counts))
     ungated("padding-nan")
-    assert count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *pieces)) == alone
+    assert count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *counts)) == plain
 
 
-@pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
+@pytest.mark.parametrize("counts", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
-def test_later_chunks_get_no_operation(batch_class, pieces, window, ungated):
+def test_later_chunks_get_no_operation(batch_class, counts, window, ungated):
     """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
-    for count in (1, len(pieces)):
-        alone = feed_lazily(make_batch(batch_class, [3, 0], window), *pieces[:count])
-        before = count_nodes(alone)
+    for count in (1, len(counts)):
+        plain = feed_lazily(make_batch(batch_class, [3, 0], window), *counts[:count])
+        before = count_nodes(plain)
         manager = ungated("padding-nan")
-        patched = feed_lazily(make_batch(batch_class, [3, 0], window), *pieces[:count])
+        patched = feed_lazily(make_batch(batch_class, [3, 0], window), *counts[:count])
         added.append(count_nodes(patched) - before)
         manager.restore()
     assert added[0] > 0
@@ -149,9 +149,9 @@ def test_padding_is_read_once_per_batch(batch_class, window, ungated, monkeypatc
 def test_copy_has_own_padding(batch_class, ungated):
     ungated("padding-nan")
     cache = make_batch(batch_class, [5, 0], 16)
-    filled(cache, 2)
+    fill(cache, 2)
     for one in (copy.deepcopy(cache), copy.copy(cache), cache):
-        assert filled(one, 6) in (None, [[0.0] * 5 + [1.0] * 3, [1.0] * 8])
+        assert fill(one, 6) in (None, [[0.0] * 5 + [1.0] * 3, [1.0] * 8])
 
 
 def test_joining_rows_bring_padding(batch_class, ungated):
@@ -161,22 +161,22 @@ def test_joining_rows_bring_padding(batch_class, ungated):
     ungated("padding-nan")
     cache, other = make_batch(batch_class, [0], 16), make_batch(batch_class, [5], 16)
     for one in (cache, other):
-        filled(one, 2)
+        fill(one, 2)
     cache.extend(other)
-    held = filled(cache, 6)
+    held = fill(cache, 6)
     assert held in (None, [[1.0] * 8, [0.0] * 5 + [1.0] * 3])
 
 
 def test_trimmed_padding_can_return(batch_class, ungated):
     ungated("padding-nan")
     cache = make_batch(batch_class, [3, 0], 16)
-    filled(cache, 6)
+    fill(cache, 6)
     if not cache.is_trimmable():
         pytest.skip("not trimmable")
     cache.trim(6)
     if "Rotating" in batch_class.__name__:
         cache.keys = cache.values = None  # the release cannot append to a window after a trim
-    assert filled(cache, 5) in (None, [[0.0] * 3 + [1.0] * 2, [1.0] * 5])
+    assert fill(cache, 5) in (None, [[0.0] * 3 + [1.0] * 2, [1.0] * 5])
 
 
 def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
@@ -193,6 +193,6 @@ def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
     monkeypatch.setattr(padding, "read_padding_end", read_note)
     cache, other = make_batch(batch_class, [1], 16), make_batch(batch_class, [5], 16)
     for one in (cache, other):
-        filled(one, 2)
+        fill(one, 2)
     cache.extend(other)
-    assert filled(cache, 6) != [[0.0] + [1.0] * 7, [0.0] * 5 + [1.0] * 3]
+    assert fill(cache, 6) != [[0.0] + [1.0] * 7, [0.0] * 5 + [1.0] * 3]

@@ -33,11 +33,11 @@ def text_of(row):
     return mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(row))
 
 
-def fed(compressor, cache, row, stop, start=0):
+def feed(compressor, cache, row, stop, start=0):
     return compressor(text_of(row)[:, start:stop], cache, start)
 
 
-def stepped(compressor, batch, rows, starts, count):
+def decode_steps(compressor, batch, rows, starts, count):
     """Decode ``count`` steps of a batch; the texts' rows and their first positions are given."""
     for step in range(count):
         at = [start + step for start in starts]
@@ -48,7 +48,7 @@ def stepped(compressor, batch, rows, starts, count):
 
 def check(compressor, caches, found, row, stop):
     """What a row pooled up to a token is what it pools in one call."""
-    own = fed(compressor, caches.PoolingCache(RATIO), row, stop)
+    own = feed(compressor, caches.PoolingCache(RATIO), row, stop)
     assert mx.allclose(found[: own.shape[1]], own[0], atol=1e-5)
 
 
@@ -59,12 +59,12 @@ STOPS = (12, 14)
 @pytest.fixture(params=STOPS)
 def half(request, compressor, caches):
     cache = caches.PoolingCache(RATIO)
-    fed(compressor, cache, 0, request.param)
+    feed(compressor, cache, 0, request.param)
     return cache, request.param
 
 
 def goes_on(compressor, caches, cache, start):
-    found = fed(compressor, cache, 0, start + 6, start)
+    found = feed(compressor, cache, 0, start + 6, start)
     check(compressor, caches, found[0], 0, start + 6)
 
 
@@ -80,18 +80,18 @@ def through_a_file(caches, cache, folder):
     return None if loaded is None else loaded[2][0]
 
 
-def cloned(caches, cache, folder):
+def clone(caches, cache, folder):
     adapters = pytest.importorskip("mlx_vlm.apc_adapters")
     return adapters.clone_cache_entry(cache, min_capacity_tokens=None, eval_targets=[])
 
 
-def given_a_state(caches, cache, folder):
+def set_state(caches, cache, folder):
     fresh = caches.PoolingCache(RATIO)
     fresh.state = cache.state
     return fresh
 
 
-def restored_from_a_snapshot(caches, cache, folder):
+def restore_snapshot(caches, cache, folder):
     fresh = caches.PoolingCache(RATIO)
     if not hasattr(fresh, "prefix_cache_restore"):
         pytest.skip("this release takes no snapshots")
@@ -105,8 +105,8 @@ WAYS = {
     "taken_from_a_batch": lambda caches, cache, folder: caches.BatchPoolingCache.merge(
         [caches.PoolingCache(RATIO), cache]
     ).extract(1),
-    **{way.__name__: way for way in (given_a_state, restored_from_a_snapshot)},
-    **{way.__name__: way for way in (cloned, through_a_file)},
+    **{way.__name__: way for way in (set_state, restore_snapshot)},
+    **{way.__name__: way for way in (clone, through_a_file)},
 }
 
 
@@ -140,23 +140,23 @@ def test_batch_equals_solo(compressor, caches):
     rows = {}
     for row, stop in enumerate((4, 9, 3, 10)):
         rows[row] = caches.PoolingCache(RATIO)
-        fed(compressor, rows[row], row, stop)
+        feed(compressor, rows[row], row, stop)
     batch = caches.PoolingCache.merge([rows[0], rows[1]])
-    stepped(compressor, batch, [0, 1], [4, 9], 3)
+    decode_steps(compressor, batch, [0, 1], [4, 9], 3)
     batch.extend(caches.PoolingCache.merge([rows[2], rows[3]]))
     at = [7, 12, 3, 10]
-    stepped(compressor, batch, [0, 1, 2, 3], at, 5)
+    decode_steps(compressor, batch, [0, 1, 2, 3], at, 5)
     batch.filter([3, 0, 2])
     kept, at = [3, 0, 2], [15, 12, 8]
     fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 restores none without it
     fresh.state, fresh.meta_state = batch.state, batch.meta_state
     fresh.state = fresh.state
     batch = fresh
-    found = stepped(compressor, batch, kept, at, 5)
+    found = decode_steps(compressor, batch, kept, at, 5)
     for place, (row, start) in enumerate(zip(kept, at, strict=True)):
         check(compressor, caches, found[place], row, start + 5)
-        alone = batch.extract(place)
-        again = fed(compressor, alone, row, start + 8, start + 5)
+        solo = batch.extract(place)
+        again = feed(compressor, solo, row, start + 8, start + 5)
         check(compressor, caches, again[0], row, start + 8)
 
 
@@ -166,7 +166,7 @@ def test_padded_chunked_batch(compressor, caches):
     rows = [caches.PoolingCache(RATIO) for _ in histories]
     for row, (cache, stop) in enumerate(zip(rows, histories, strict=True)):
         if stop:
-            fed(compressor, cache, row, stop)
+            feed(compressor, cache, row, stop)
     batch = caches.PoolingCache.merge(rows)
     batch.prepare(lengths=lengths, right_padding=[8 - length for length in lengths])
     for start, stop in ((0, 3), (3, 8)):
@@ -174,11 +174,11 @@ def test_padded_chunked_batch(compressor, caches):
             mx.concatenate([text_of(row)[:, history : history + length], mx.ones((1, 8, WIDTH))], 1)
             for row, (history, length) in enumerate(zip(histories, lengths, strict=True))
         ]
-        piece = mx.concatenate([one[:, start:stop] for one in tokens])
-        found = compressor(piece, batch, mx.array(histories) + start)
+        chunk = mx.concatenate([one[:, start:stop] for one in tokens])
+        found = compressor(chunk, batch, mx.array(histories) + start)
     batch.finalize()
     at = [history + length for history, length in zip(histories, lengths, strict=True)]
-    found = stepped(compressor, batch, [0, 1, 2], at, 5)
+    found = decode_steps(compressor, batch, [0, 1, 2], at, 5)
     for row, start in enumerate(at):
         check(compressor, caches, found[row], row, start + 5)
 
@@ -187,7 +187,7 @@ def test_trimmed_windows_are_not_read(half, compressor, caches):
     """As a draft's are: the release cuts what was pooled, and gives the cache its tokens back."""
     cache, start = half
     kept = (cache.remainder, *map(copy.copy, (cache.buf_kv, cache.buf_gate)), cache.pooled)
-    fed(compressor, cache, 1, start + 8, start)
+    feed(compressor, cache, 1, start + 8, start)
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = kept
     goes_on(compressor, caches, cache, start)
 
@@ -197,8 +197,8 @@ def test_partly_verified_draft(half, compressor, caches):
     if not hasattr(cache, "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
     cache.start_speculation(8)
-    fed(compressor, cache, 0, start + 3, start)
-    fed(compressor, cache, 0, start + 8, start + 3)
+    feed(compressor, cache, 0, start + 3, start)
+    feed(compressor, cache, 0, start + 8, start + 3)
     cache.commit_speculation(5)
     goes_on(compressor, caches, cache, start + 5)
 
@@ -208,12 +208,12 @@ def test_partly_verified_draft_in_batch(compressor, caches):
     if not hasattr(rows[0], "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
     for row, cache in enumerate(rows):
-        fed(compressor, cache, row, 9 + row)
+        feed(compressor, cache, row, 9 + row)
     batch = caches.PoolingCache.merge(rows)
     batch.start_speculation(8)
-    stepped(compressor, batch, [0, 1], [9, 10], 8)
+    decode_steps(compressor, batch, [0, 1], [9, 10], 8)
     batch.commit_speculation([8, 1])
-    found = stepped(compressor, batch, [0, 1], [17, 11], 5)
+    found = decode_steps(compressor, batch, [0, 1], [17, 11], 5)
     check(compressor, caches, found[0], 0, 22)
     check(compressor, caches, found[1], 1, 16)
 
@@ -222,16 +222,16 @@ def test_cleared_cache_starts_anew(half, compressor, caches):
     """As 0.6 and 0.7.0 clear one; and with another text's state."""
     cache, _ = half
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = 0, None, None, None
-    found = fed(compressor, cache, 1, LENGTH)
-    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 1, LENGTH))
+    found = feed(compressor, cache, 1, LENGTH)
+    assert mx.array_equal(found, feed(compressor, caches.PoolingCache(RATIO), 1, LENGTH))
     cache.state = (None, None, None)
     assert windows.read_windows(cache) is None
 
 
 def test_one_call_is_unchanged(compressor, caches, monkeypatch):
-    found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
+    found = feed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
     monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
-    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
+    assert mx.array_equal(found, feed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
     # Without an overlap no windows are kept.
     compressor.overlap = False
     assert not patch.has_overlap(compressor, caches.PoolingCache(RATIO))
@@ -241,9 +241,9 @@ def test_one_call_is_unchanged(compressor, caches, monkeypatch):
 def test_decode_reads_no_device(compressor, caches, device_reads):
     rows = [caches.PoolingCache(RATIO) for _ in range(2)]
     for row, cache in enumerate(rows):
-        fed(compressor, cache, row, 9 + row)
+        feed(compressor, cache, row, 9 + row)
     batch = caches.PoolingCache.merge(rows)
-    stepped(compressor, batch, [0, 1], [9, 10], 5)
+    decode_steps(compressor, batch, [0, 1], [9, 10], 5)
     assert not [place for place in device_reads if "mlx_patches" in place]
 
 

@@ -14,14 +14,14 @@ def caches():
 
 
 def test_only_batch_rows_are_extracted(caches):
-    alone, batch = caches.KVCache, lambda: caches.BatchKVCache([0, 1])
+    solo, batch = caches.KVCache, lambda: caches.BatchKVCache([0, 1])
     listed = caches.CacheList
     assert patch.has_rows(batch())
     assert patch.has_rows(listed(batch(), batch()))
     assert patch.has_rows(listed(listed(batch()), batch()))
-    assert not patch.has_rows(alone())
-    assert not patch.has_rows(listed(batch(), alone()))
-    assert not patch.has_rows(listed(listed(alone())))
+    assert not patch.has_rows(solo())
+    assert not patch.has_rows(listed(batch(), solo()))
+    assert not patch.has_rows(listed(listed(solo())))
 
 
 @pytest.mark.parametrize("is_batch", [True, False])

@@ -126,7 +126,7 @@ def test_vlm_engine_rows_equal_solo(order, ungated):
 def vision_answers(rows, every=1):
     """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
 
-    def penalized(penalty):
+    def make_penalty(penalty):
         def process(tokens, logits):
             seen = mx.zeros(logits.shape[-1]).at[tokens].add(1) > 0
             return logits - penalty * seen
@@ -145,7 +145,7 @@ def vision_answers(rows, every=1):
                 [prompt],
                 max_tokens=[TOKENS - 2 * len(prompt)],
                 prompt_kwargs=[generator._own(prompt)],
-                logits_processors=[[penalized(penalty)] if penalty else None],
+                logits_processors=[[make_penalty(penalty)] if penalty else None],
             )
         for uid, one in generator.next():
             found.setdefault(uid, []).append(one.token)

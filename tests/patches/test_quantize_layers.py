@@ -18,7 +18,7 @@ def function_and_caches(distribution):
     return generate.maybe_quantize_kv_cache, caches
 
 
-def filled(caches, *kinds):
+def make_filled_layers(caches, *kinds):
     layers = [caches.RotatingKVCache(8) if k == "sliding" else caches.KVCache() for k in kinds]
     for layer in layers:
         layer.update_and_fetch(mx.ones((1, 2, 4, 64)), mx.ones((1, 2, 4, 64)))
@@ -32,7 +32,7 @@ def kinds(layers):
 def test_only_rotating_layers_are_spared(ungated, distribution):
     ungated("quantize-rotating")
     quantize, caches = function_and_caches(distribution)
-    layers = filled(caches, "full", "sliding", "full")
+    layers = make_filled_layers(caches, "full", "sliding", "full")
     before = list(layers)
     for _ in range(2):  # the release calls it at each step
         quantize(layers, kv_bits=8, **START)
@@ -43,7 +43,7 @@ def test_only_rotating_layers_are_spared(ungated, distribution):
 def test_nothing_without_bits_or_before_start(ungated, distribution):
     ungated("quantize-rotating", "vlm-quantize-last-layer")
     quantize, caches = function_and_caches(distribution)
-    layers = filled(caches, "full", "sliding", "full")
+    layers = make_filled_layers(caches, "full", "sliding", "full")
     quantize(layers, kv_bits=None, **START)
     quantize(layers, 5, 64, 8)
     assert kinds(layers) == ["KVCache", "RotatingKVCache", "KVCache"]
@@ -53,9 +53,9 @@ def test_both_patches_together(ungated):
     module_or_skip("mlx_vlm.generate", "__path__")  # the last layer is patched from 0.6.0 on
     ungated("quantize-rotating", "vlm-quantize-last-layer")
     quantize, caches = function_and_caches("mlx-vlm")
-    layers = filled(caches, "full", "sliding", "full")
+    layers = make_filled_layers(caches, "full", "sliding", "full")
     quantize(layers, 0, 64, 8)
     assert kinds(layers) == ["QuantizedKVCache", "RotatingKVCache", "KVCache"]
-    layers = filled(caches, "full", "sliding", "full")
+    layers = make_filled_layers(caches, "full", "sliding", "full")
     quantize(layers, kv_bits=4, kv_quant_scheme="turboquant", **START)
     assert kinds(layers) == ["TurboQuantKVCache", "RotatingKVCache", "KVCache"]

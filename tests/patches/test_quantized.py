@@ -117,7 +117,7 @@ def test_unpadded_prompt_moves_no_array(kind, batch):
     assert all(one is two for one, two in zip(parts, leaves(batch), strict=True))
 
 
-def merged(kind, rows):
+def merge_rows(kind, rows):
     if kind.turbo:
         return kind.module.TurboQuantKVCache.merge(rows)
     return merge_quantized(kind.batch_class, rows)
@@ -126,7 +126,7 @@ def merged(kind, rows):
 def test_float_row_is_quantized(kind):
     plain, empty = (importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in range(2))
     feed(plain, [(1, 0)], 4)
-    assert not kind.wrong(merged(kind, [kind.solo(0, 6), plain, empty]), [6, 4, 0])
+    assert not kind.wrong(merge_rows(kind, [kind.solo(0, 6), plain, empty]), [6, 4, 0])
 
 
 def test_other_quantization_does_not_join(kind):
@@ -134,7 +134,7 @@ def test_other_quantization_does_not_join(kind):
     other = type(kind.solo(0, 0))(**settings)
     feed(other, [(1, 0)], 4)
     with pytest.raises(ValueError, match="quantized alike"):
-        merged(kind, [kind.solo(0, 6), other])
+        merge_rows(kind, [kind.solo(0, 6), other])
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ def leaves(cache):
     return [part for _, part in tree_flatten((cache.keys, cache.values))]
 
 
-def packed(cache, index, start, end):
+def read_packed(cache, index, start, end):
     return [part[index, :, start:end].tolist() for part in (*cache.keys, *cache.values)]
 
 
@@ -182,7 +182,7 @@ def test_padding_of_each_row(kind):
     for row, length in enumerate((8, 5)):
         one = cache.extract(row)
         assert one.offset == length
-        assert packed(one, 0, 0, length) == packed(kind.solo(row, length), 0, 0, length)
+        assert read_packed(one, 0, 0, length) == read_packed(kind.solo(row, length), 0, 0, length)
 
     cache = kind.batch([0, 0], 10)
     cache.prepare(lengths=[8, 5], right_padding=[2, 5])
@@ -203,16 +203,16 @@ def test_merge_and_extract_are_bit_identical(kind):
         out = batch.extract(row)
         assert (out.offset, out.bits, out.group_size) == (solo.offset, solo.bits, solo.group_size)
         if solo.offset:
-            assert packed(out, 0, 0, solo.offset) == packed(solo, 0, 0, solo.offset)
+            assert read_packed(out, 0, 0, solo.offset) == read_packed(solo, 0, 0, solo.offset)
 
 
 @affine_only
 def test_other_side_is_unchanged(kind):
     solo = kind.solo(0, 5)
-    before = packed(solo, 0, 0, 5)
+    before = read_packed(solo, 0, 0, 5)
     batch = merge_quantized(kind.batch_class, [solo, kind.solo(1, 3)])
     feed(batch, [(0, 9), (1, 9)], 1)
-    assert packed(solo, 0, 0, 5) == before
+    assert read_packed(solo, 0, 0, 5) == before
     assert solo.offset == 5
     cache, other = kind.batch([0]), kind.batch([0, 2], 5)
     parts = other.keys
@@ -319,34 +319,34 @@ def test_quantized_prompts_equal_solo(heads, ungated):
     model, caches = _llama(heads), importlib.import_module(CACHES)
     prompts = [[5, 9, 2, 7], [3, 3, 8]]
     histories = [list(range(1, 12)), list(range(20, 26))]
-    rows, alone = [], []
+    rows, expected = [], []
     for history, prompt in zip(histories, prompts, strict=True):
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
         model(mx.array([history]), cache=cache)
         rows.append(cache)
-        alone.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
+        expected.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
     generator = generate.BatchGenerator(model, max_tokens=5)
     uids = generator.insert(prompts, caches=rows)
-    assert _spoken(generator, uids) == alone
+    assert _spoken(generator, uids) == expected
 
 
 def _greedy(model, prompt, cache, count=5):
-    tokens, said = prompt, []
+    tokens, generated = prompt, []
     for _ in range(count):
         tokens = [mx.argmax(model(mx.array([tokens]), cache=cache)[0, -1]).item()]
-        said += tokens
-    return said
+        generated += tokens
+    return generated
 
 
 def _spoken(generator, uids):
-    said = {uid: [] for uid in uids}
+    generated = {uid: [] for uid in uids}
     for _ in range(30):
         answers = generator.next()
         for answer in answers[1] if isinstance(answers, tuple) else answers:
-            said[answer.uid].append(answer.token)
-        if all(len(tokens) == 5 for tokens in said.values()):
+            generated[answer.uid].append(answer.token)
+        if all(len(tokens) == 5 for tokens in generated.values()):
             break
-    return [said[uid] for uid in uids]
+    return [generated[uid] for uid in uids]
 
 
 def _llama(heads=2):
@@ -386,8 +386,8 @@ def test_solo_quantized_run_is_bit_identical(ungated):
     def logits():
         model, caches = _llama(), importlib.import_module(CACHES)
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
-        pieces = ([1, 2, 3, 4], [5, 6, 7], [8])
-        return [model(mx.array([piece]), cache=cache).tolist() for piece in pieces]
+        chunks = ([1, 2, 3, 4], [5, 6, 7], [8])
+        return [model(mx.array([chunk]), cache=cache).tolist() for chunk in chunks]
 
     before = logits()
     ungated("quantized-merge")

@@ -19,7 +19,7 @@ PADDING = [4, 0, 2]
 LENGTHS = [9, 5, 7]
 
 
-def padded_batch(width=2):
+def make_padded_batch(width=2):
     """Three rows with padding on both sides; each row's state is its number."""
     cache = ArraysCache(1)
     cache[0] = mx.broadcast_to(mx.arange(3)[:, None], (3, width))
@@ -33,7 +33,7 @@ def one_row():
     return cache
 
 
-def held(cache):
+def list_padding(cache):
     return {name: values.tolist() for name, values in contract.read_padding(cache).items()}
 
 
@@ -45,14 +45,14 @@ WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
 
 
 def test_failed_calls_keep_padding_and_slots():
-    cache, other = padded_batch(), padded_batch()
+    cache, other = make_padded_batch(), make_padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.filter_padding(raise_error, cache, mx.array([2, 0]))
     with pytest.raises(ValueError, match="on purpose"):
         rows.extend_padding(raise_error, cache, other)
-    assert held(cache) == held(other) == WHOLE
+    assert list_padding(cache) == list_padding(other) == WHOLE
 
-    cache, other = ArraysCache(1), padded_batch()
+    cache, other = ArraysCache(1), make_padded_batch()
     contract.remember_rows(cache, 2)
     with pytest.raises(ValueError, match="on purpose"):
         rows.extend_unwritten(raise_error, cache, other)
@@ -63,34 +63,34 @@ def test_failed_calls_keep_padding_and_slots():
 
 def test_failed_release_extend_keeps_padding(ungated):
     ungated("arrays-rows")
-    cache, other = padded_batch(), padded_batch(width=3)
+    cache, other = make_padded_batch(), make_padded_batch(width=3)
     with pytest.raises(ValueError):
         cache.extend(other)
-    assert held(cache) == held(other) == WHOLE
+    assert list_padding(cache) == list_padding(other) == WHOLE
 
 
 def test_padding_follows_rows(ungated):
     ungated("arrays-rows")
-    cache = padded_batch()
+    cache = make_padded_batch()
     cache.filter(mx.array([2, 0]))
-    assert held(cache) == {"left_padding": [2, 4], "lengths": [7, 9]}
-    cache.extend(padded_batch())
-    assert held(cache) == {"left_padding": [2, 4, *PADDING], "lengths": [7, 9, *LENGTHS]}
+    assert list_padding(cache) == {"left_padding": [2, 4], "lengths": [7, 9]}
+    cache.extend(make_padded_batch())
+    assert list_padding(cache) == {"left_padding": [2, 4, *PADDING], "lengths": [7, 9, *LENGTHS]}
 
 
 @pytest.mark.parametrize("padded_first", [True, False])
 def test_joining_rows_without_padding(ungated, padded_first):
     ungated("arrays-rows")
-    sides = [padded_batch(), one_row()][:: 1 if padded_first else -1]
+    sides = [make_padded_batch(), one_row()][:: 1 if padded_first else -1]
     cache, other = sides
-    before = held(other)
+    before = list_padding(other)
     cache.extend(other)
-    left, lengths = held(cache).values()
-    alone = -1 if padded_first else 0
-    assert left.pop(alone) == 0
-    assert lengths.pop(alone) > 10**6
+    left, lengths = list_padding(cache).values()
+    one = -1 if padded_first else 0
+    assert left.pop(one) == 0
+    assert lengths.pop(one) > 10**6
     assert (left, lengths) == (PADDING, LENGTHS)
-    assert held(other) == before
+    assert list_padding(other) == before
 
 
 def test_unpadded_rows_get_no_array(ungated):
@@ -117,7 +117,7 @@ def extend_as_mlx_lm_0_31_2(cache, other):
 def test_rows_without_state_get_zeros(unwritten_first, numbers):
     unwritten = ArraysCache(1)
     contract.remember_rows(unwritten, 2)
-    cache, other = [unwritten, padded_batch()][:: 1 if unwritten_first else -1]
+    cache, other = [unwritten, make_padded_batch()][:: 1 if unwritten_first else -1]
     before = list(other.cache)
     rows.extend_unwritten(extend_as_mlx_lm_0_31_2, cache, other)
     assert cache[0][:, 0].tolist() == numbers
@@ -168,14 +168,14 @@ def test_rows_are_counted():
 
 
 def test_extracted_row_has_no_batch_state():
-    batch = padded_batch()
+    batch = make_padded_batch()
     contract.remember_rows(batch, 3)
     row = contract.copy_as_row(batch, [batch[0][1:2]])
     assert type(row) is type(batch)
-    assert held(row) == {}
+    assert list_padding(row) == {}
     assert contract.ROWS not in vars(row)
     assert contract.count_rows(row) == 1
-    assert held(batch) == WHOLE
+    assert list_padding(batch) == WHOLE
 
 
 class Uncounted:
@@ -221,7 +221,7 @@ counts = pytest.mark.skipif(
 )
 
 
-def padded(left=(3, 0), lengths=(9, 5)):
+def make_padded(left=(3, 0), lengths=(9, 5)):
     cache = ArraysCache(1, left_padding=list(left))
     cache[0] = mx.zeros((len(left), 1))
     cache.lengths = mx.array(list(lengths))
@@ -235,7 +235,7 @@ def numbers(cache):
 
 def live(seed):
     choose = random.Random(seed)
-    cache = padded()
+    cache = make_padded()
     seen = []
     for _ in range(120):
         rows = cache[0].shape[0]
@@ -248,7 +248,7 @@ def live(seed):
             cache.lengths = cache.lengths[kept]
             cache[0] = cache[0][kept]
         elif act == "extend" and rows < 6:
-            other = padded()
+            other = make_padded()
             other.advance(2)
             cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
             cache.lengths = mx.concatenate([cache.lengths, other.lengths])
@@ -274,7 +274,7 @@ def test_numbers_equal_release(seed, ungated):
 
 @counts
 def test_patch_toggled_during_count(ungated):
-    cache = padded()
+    cache = make_padded()
     first = ungated("arrays-advance")
     cache.advance(2)
     first.restore()
@@ -288,7 +288,7 @@ def test_patch_toggled_during_count(ungated):
 @counts
 def test_counts_are_kept_apart(ungated):
     ungated("arrays-advance")
-    cache = padded()
+    cache = make_padded()
     cache.advance(1)
     other = copy.copy(cache)
     other.advance(5)
@@ -296,7 +296,7 @@ def test_counts_are_kept_apart(ungated):
     assert numbers(cache) == [[1, -2], [7, 3]]
     assert numbers(other) == [[-3, -6], [3, -1]]
 
-    cache = padded()
+    cache = make_padded()
     cache.advance(1)
     left = cache.left_padding
     cache.advance(1)
@@ -311,11 +311,11 @@ def test_counts_are_kept_apart(ungated):
 
 @counts
 def test_step_adds_no_node(ungated):
-    cache = padded()
+    cache = make_padded()
     cache.advance(1)
     before = count_edges(cache.left_padding, cache.lengths)
     ungated("arrays-advance")
-    cache = padded()
+    cache = make_padded()
     cache.advance(1)
     assert count_edges(cache.left_padding, cache.lengths) == before
 
@@ -326,7 +326,7 @@ def test_failed_advance_keeps_padding():
         cache.left_padding = None
         raise ValueError("on purpose")
 
-    cache = padded()
+    cache = make_padded()
     with pytest.raises(ValueError, match="on purpose"):
         advance.advance_from_start(object(), failing, cache, 1)
     assert numbers(cache) == [[3, 0], [9, 5]]
@@ -336,7 +336,7 @@ def test_failed_advance_keeps_padding():
 def test_changing_rows_leave_no_chain(ungated):
     """As in a batch that is never empty, because a new request joins every few steps."""
     ungated("arrays-advance")
-    cache, sizes = padded(), []
+    cache, sizes = make_padded(), []
     for _ in range(12 * advance.CHANGES):
         cache[0] = cache[0] + 1
         cache.advance(1)

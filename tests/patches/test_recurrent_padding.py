@@ -42,7 +42,7 @@ def repaired(beside):
 
 
 @or_skip()
-def padded_batch(model: LabModel) -> list[object]:
+def pad_batch(model: LabModel) -> list[object]:
     """The caches of a left-padded batch; skips where the release has none."""
     cache = engine.batch_cache(model, PADDING)
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
@@ -61,15 +61,15 @@ def test_hidden_states_of_every_row(name, repaired):
     model = repaired(name)
     if not model.module(mx.array([[1]]), return_hidden=True).hidden_states:
         pytest.skip("the release gives no hidden states")
-    out = model.module(mx.array(TABLE), cache=padded_batch(model), return_hidden=True)
+    out = model.module(mx.array(TABLE), cache=pad_batch(model), return_hidden=True)
     compare(out.logits, model)
     hidden = out.hidden_states[-1]
     assert hidden.shape[:2] == (2, 5)
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
         tokens, cache = mx.array([prompt]), model.make_cache()
-        alone = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
-        assert_close(hidden[row, PADDING[row] :], alone)
+        solo = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
+        assert_close(hidden[row, PADDING[row] :], solo)
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
@@ -78,7 +78,7 @@ def test_call_without_logits(name, repaired):
     given = {"return_hidden": True, "skip_logits": True, "return_shared_kv": True}
     if model.module(mx.array([[1]]), **given).logits is not None:
         pytest.skip("the release gives them all the same")
-    cache = padded_batch(model)
+    cache = pad_batch(model)
     out = model.module(mx.array(TABLE), cache=cache, **given)
     assert out.logits is None and out.shared_kv_states == {}
     assert out.hidden_states[-1].shape[:2] == (2, 5)
@@ -92,19 +92,19 @@ def test_omni_states_with_history(repaired, beside):
     beside(*LAST_PIECES)
     cell = SCENARIOS["history"](model)
     assert cell.verdict == "green", cell.detail
-    cache = padded_batch(model)
+    cache = pad_batch(model)
     out = model.module(mx.array(TABLE), cache=cache, output_hidden_states=True)
     compare(out.logits, model)
-    alone = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
-    assert len(out.hidden_states) == len(alone)
-    for batched, row in zip(out.hidden_states, alone, strict=True):
+    solo = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
+    assert len(out.hidden_states) == len(solo)
+    for batched, row in zip(out.hidden_states, solo, strict=True):
         assert_close(batched[1:, PADDING[1] :], row)
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
 def test_device_reads(name, repaired, device_reads):
     model = repaired(name)
-    cache = padded_batch(model)
+    cache = pad_batch(model)
 
     def reads() -> int:
         """How many reads the patches made, or a cache for them, since the last call."""
@@ -124,7 +124,7 @@ def test_device_reads(name, repaired, device_reads):
 
 def test_equal_rows_read_device_once(repaired, device_reads):
     model = repaired(NEMOTRON_H)
-    cache = padded_batch(model)
+    cache = pad_batch(model)
     for layer in recurrent(cache):
         layer.left_padding = mx.array([0, 0])
     model.call([PROMPTS[0], PROMPTS[0]], cache)
@@ -138,23 +138,23 @@ def test_calls_of_hosts(name, repaired):
     tokens = mx.array(TABLE)
     if parameters["cache"].kind is not inspect.Parameter.KEYWORD_ONLY:
         before = [None] * (list(parameters).index("cache") - 2)
-        compare(logits_of(model.module(tokens, *before, padded_batch(model))), model)
+        compare(logits_of(model.module(tokens, *before, pad_batch(model))), model)
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        out = model.module(tokens, cache=padded_batch(model), unknown=object(), n=3)
+        out = model.module(tokens, cache=pad_batch(model), unknown=object(), n=3)
         compare(logits_of(out), model)
     else:
         with pytest.raises(TypeError):
-            model.module(tokens, cache=padded_batch(model), unknown=1)
+            model.module(tokens, cache=pad_batch(model), unknown=1)
     assert logits_of(model.module(tokens, cache=None)).shape[:2] == (2, 5)
 
-    cache = padded_batch(model)
+    cache = pad_batch(model)
     for layer in cache:
         for one in (layer, *getattr(layer, "caches", ())):
             one.__class__ = type("Host", (type(one),), {"__module__": __name__})
     compare(model.call(TABLE, cache), model)
 
     # Both rows are all padding in the first piece, as after a longer row left the batch.
-    padded_batch(model)
+    pad_batch(model)
     cache = engine.batch_cache(model, [2, 5])
     out = model.call([[0, 0], [0, 0]], cache)
     assert out.shape[:2] == (2, 2)
@@ -168,7 +168,7 @@ def test_embeddings_instead_of_ids(name, repaired):
     embed = inner["embeddings"] if "embeddings" in inner else inner["embed_tokens"]
     embeddings = embed(mx.array(TABLE))
     expected = model.module(mx.array(TABLE[:1]), inputs_embeds=embeddings[:1]).logits
-    out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=padded_batch(model))
+    out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=pad_batch(model))
     assert_close(out.logits[:1], expected)
     short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
     assert_close(out.logits[1:, 3:], short)
@@ -216,15 +216,15 @@ def test_prompt_starts_in_last_chunk(name, beside):
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
     beside(*NEEDED, "recurrent-padding")
-    said = generators.run_requests(model, requests, prefill_step_size=8)
-    cell = compare_with_solo(model, requests, said)
+    outputs = generators.run_requests(model, requests, prefill_step_size=8)
+    cell = compare_with_solo(model, requests, outputs)
     assert cell.verdict == "green", cell.detail
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_failing_row_restores_batch(failing):
     model = build_or_skip(NEMOTRON_H)
-    cache = padded_batch(model)
+    cache = pad_batch(model)
     release = inspect.unwrap(type(model.module).__call__)
     fed = []
 
@@ -247,13 +247,13 @@ def test_failing_row_restores_batch(failing):
 def test_sparse_layer_keeps_padding():
     """Qwen4 Exp's batch cache keeps its keys in a batch cache of its own, which announces it."""
     language = pytest.importorskip("mlx_vlm.models.qwen4_exp.language")
-    alone = [language.QSAKVCache() for _ in range(2)]
-    for length, row in enumerate(alone, start=2):
+    solo = [language.QSAKVCache() for _ in range(2)]
+    for length, row in enumerate(solo, start=2):
         row.update_and_fetch(*[mx.ones((1, 1, length, 4))] * 2)
         row.update_indexer(mx.ones((1, length, 4)), mx.arange(length)[None])
     batch = language.BatchQSAKVCache([0, 0])
     batch.prepare(right_padding=[5, 6])
-    write_rows(batch, join_rows(batch, alone, [0, 0]), dropped=[0, 1])
+    write_rows(batch, join_rows(batch, solo, [0, 0]), dropped=[0, 1])
     assert batch.kv_cache._right_padding.tolist() == [5, 5]
     batch.update_and_fetch(*[mx.zeros((2, 1, 5, 4))] * 2)
     batch.update_indexer(mx.zeros((2, 5, 4)), mx.zeros((2, 5), mx.int32))

@@ -66,12 +66,12 @@ def calls(monkeypatch):
         kind = type(inner)
         release = kind.__call__
 
-        def counted(self, inputs, *args, **kwargs):
+        def count_rows(self, inputs, *args, **kwargs):
             if self is inner:
                 seen.append(inputs.shape[0])
             return release(self, inputs, *args, **kwargs)
 
-        monkeypatch.setattr(kind, "__call__", counted)
+        monkeypatch.setattr(kind, "__call__", count_rows)
         return seen
 
     return count
@@ -121,11 +121,11 @@ def test_padded_prompt_is_one_call(name, left, repaired, calls):
     model = repaired(name)
     if feeds_rows_itself(name):
         pytest.skip("the release's own model feeds rows one by one")
-    alone = []
+    solo = []
     for prompt in PROMPTS:
         engine.forget(model)
         own = model.make_cache()
-        alone.append((model.call([prompt], own)[0], [list(one.cache) for one in recurrent(own)]))
+        solo.append((model.call([prompt], own)[0], [list(one.cache) for one in recurrent(own)]))
     cache = caches(model, left)
     engine.forget(model)
     seen = calls(model)
@@ -133,8 +133,8 @@ def test_padded_prompt_is_one_call(name, left, repaired, calls):
     assert seen == [len(PROMPTS)]
     for row, (prompt, pad) in enumerate(zip(PROMPTS, PADDING, strict=True)):
         start = pad if left else 0
-        said, states = alone[row]
-        assert mx.abs(out[row, start : start + len(prompt)] - said).max().item() <= TOLERANCE
+        logits, states = solo[row]
+        assert mx.abs(out[row, start : start + len(prompt)] - logits).max().item() <= TOLERANCE
         for layer, own in zip(recurrent(cache), states, strict=True):
             for held, state in zip(layer.cache, own, strict=True):
                 assert same_state(held[row : row + 1], state), (row, held.shape, state.shape)
@@ -168,10 +168,10 @@ def test_padding_on_both_sides(name, repaired):
     for row, (start, stop) in enumerate(zip(PADDING, ends, strict=True)):
         engine.forget(model)
         own = model.make_cache()
-        said = model.call([table[row][start:stop]], own)[0]
-        assert mx.abs(out[row, start:stop] - said).max().item() <= TOLERANCE
-        for layer, alone in zip(recurrent(cache), recurrent(own), strict=True):
-            for held, state in zip(layer.cache, alone.cache, strict=True):
+        logits = model.call([table[row][start:stop]], own)[0]
+        assert mx.abs(out[row, start:stop] - logits).max().item() <= TOLERANCE
+        for layer, solo in zip(recurrent(cache), recurrent(own), strict=True):
+            for held, state in zip(layer.cache, solo.cache, strict=True):
                 assert same_state(held[row : row + 1], state)
 
 
@@ -182,15 +182,15 @@ def test_equal_rows_are_bit_identical(name, repaired):
     """Also if the caches have padding arrays that mark no padding."""
     model = repaired(name)
     table = [PROMPTS[0], [1, *PROMPTS[0][1:]]]
-    said = []
+    logits = []
     for marked in (False, True):
         engine.forget(model)
         cache = engine.batch_cache(model, [0, 0])
         for layer in recurrent(cache):
             layer.left_padding = mx.array([0, 0]) if marked else None
             layer.lengths = mx.array([LONGEST] * 2) if marked else None
-        said.append(model.call(table, cache))
-    assert mx.array_equal(*said)
+        logits.append(model.call(table, cache))
+    assert mx.array_equal(*logits)
 
 
 @pytest.mark.slow
@@ -243,8 +243,8 @@ def test_closed_step_keeps_state(left, limits):
         part = slice(*span)
         own = (one[1:, part] for one in (x, B, C, dt))
         x_, B_, C_, dt_ = own
-        expected, alone = module.ssm_attn(x_, A, B_, C_, D, dt_, bias, state[1:], limits, mask=None)
-        assert mx.allclose(after[1:], alone, atol=1e-5, rtol=1e-5)
+        expected, solo = module.ssm_attn(x_, A, B_, C_, D, dt_, bias, state[1:], limits, mask=None)
+        assert mx.allclose(after[1:], solo, atol=1e-5, rtol=1e-5)
         assert mx.allclose(y[1:, part], expected, atol=1e-4, rtol=1e-4)
         with announce_padding([(0, length), (length, length)], length):
             _, after = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
@@ -271,7 +271,7 @@ def test_stretches():
 STARTED = [one for one in names() if one.endswith(":recurrent_gemma")]
 
 
-def joined_batch(model: LabModel) -> list[object]:
+def join_batch(model: LabModel) -> list[object]:
     """The caches of two rows, of which the second was fed nothing and has states of zeros."""
     cache = caches(model, True)
     engine.forget(model)
@@ -287,13 +287,13 @@ def joined_batch(model: LabModel) -> list[object]:
 def test_row_starts_later(name, repaired, monkeypatch, device_reads):
     """Its first token gives the state that it gives alone; the other row keeps its bits."""
     model = repaired(name)
-    caches_of, own = [joined_batch(model) for _ in range(2)], model.make_cache()
+    caches_of, own = [join_batch(model) for _ in range(2)], model.make_cache()
     model.call([[5]], own)
-    first, alone = (next(recurrent(one)) for one in (caches_of[0], own))
+    first, solo = (next(recurrent(one)) for one in (caches_of[0], own))
     device_reads.clear()
     model.call([[9], [5]], caches_of[0])
     assert not [one for one in device_reads if "recurrent_padding" in one]
-    assert all(map(same_state, (one[1:] for one in first.cache), alone.cache))
+    assert all(map(same_state, (one[1:] for one in first.cache), solo.cache))
 
     # Steps in which no row can start run the layer once.
     monkeypatch.setattr(recurrent_batch, "find_unfed", pytest.fail)
@@ -302,14 +302,14 @@ def test_row_starts_later(name, repaired, monkeypatch, device_reads):
     monkeypatch.setattr(recurrent_batch, "find_unfed", lambda states: None)
     model.call([[9], [5]], caches_of[1])
     wrong = next(recurrent(caches_of[1]))
-    assert not all(map(same_state, (one[1:] for one in wrong.cache), alone.cache))
+    assert not all(map(same_state, (one[1:] for one in wrong.cache), solo.cache))
 
 
 @pytest.mark.parametrize("name", STARTED)
 def test_row_without_tokens_starts_later(name, repaired):
     """Also where a piece is all padding, and the row's states are zeros already."""
     model = repaired(name)
-    cache = joined_batch(model)
+    cache = join_batch(model)
     for layer in recurrent(cache):
         layer.lengths, layer.left_padding = mx.array([1, 0]), None
     model.call([[9], [0]], cache)
@@ -318,5 +318,5 @@ def test_row_without_tokens_starts_later(name, repaired):
     model.call([[3], [5]], cache)
     own = model.make_cache()
     model.call([[5]], own)
-    held, alone = (next(recurrent(one)) for one in (cache, own))
-    assert all(map(same_state, (one[1:] for one in held.cache), alone.cache))
+    held, solo = (next(recurrent(one)) for one in (cache, own))
+    assert all(map(same_state, (one[1:] for one in held.cache), solo.cache))

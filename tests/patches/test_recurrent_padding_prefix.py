@@ -25,7 +25,7 @@ MAMBA = [
 ]
 
 
-def continued(name: str) -> Cell:
+def continue_rows(name: str) -> Cell:
     """Two rows with prefixes are fed their rests in pieces of two positions.
 
     In the first piece both have tokens, in the last one has.
@@ -43,11 +43,11 @@ def continued(name: str) -> Cell:
 
 @pytest.mark.parametrize("name", [*QWEN, *MAMBA])
 def test_padding_after_whole_chunks(name):
-    cell = continued(name)
+    cell = continue_rows(name)
     assert cell.verdict == "green", cell.detail
 
 
-def answered(name: str) -> Cell:
+def answer_prompts(name: str) -> Cell:
     model = build_or_skip(name)
     generator = engine.generate_module(model).BatchGenerator
     if "apc_manager" not in inspect.signature(generator).parameters:
@@ -59,14 +59,14 @@ def answered(name: str) -> Cell:
         own = {"_apc_semantic_hash": 0}  # as mlx_vlm.server has it
         prompts = [text[:length] for length in lengths]
         requests = [generators.Request(0, prompt, 4, arguments=own) for prompt in prompts]
-        said = generators.run_in(made, requests)
-    alone = [rows.generate_solo(model, prompt, 4) for prompt in prompts]
-    return compare_generated(said, alone, model.tolerance)
+        generated = generators.run_in(made, requests)
+    solo = [rows.generate_solo(model, prompt, 4) for prompt in prompts]
+    return compare_generated(generated, solo, model.tolerance)
 
 
 @pytest.mark.parametrize("name", [one for one in (*QWEN, *MAMBA) if "vlm" in one])
 def test_rows_with_same_stored_prompt(name):
-    cell = answered(name)
+    cell = answer_prompts(name)
     assert cell.verdict == "green", cell.detail
 
 
@@ -79,7 +79,7 @@ def test_mutant_repeats_first_row(monkeypatch):
 
     monkeypatch.setattr(recurrent_by_row, "join_outputs", first)
     try:
-        cell = answered(QWEN[0])
+        cell = answer_prompts(QWEN[0])
     except ValueError as error:
         assert re.search("squeeze|broadcast", str(error))
     else:
@@ -94,7 +94,7 @@ def test_mutant_keeps_merged_caches(monkeypatch):
         kept.extend(new for new, old in zip(cache, own, strict=True) if new is not old)
 
     monkeypatch.setattr(recurrent_padding, "restore_caches", keep_merged)
-    cell = continued(QWEN[0])
+    cell = continue_rows(QWEN[0])
     if not kept:
         pytest.skip("this release's Qwen3.5 makes no new caches of its rows")
     assert cell.verdict == "red"

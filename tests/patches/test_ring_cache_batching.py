@@ -135,7 +135,7 @@ def test_embeddings_in_one_or_two_calls(ungated):
     manager = ungated("ring-cache-batching")
     tokens = mx.array([[1, 2, 3, 4, 5]])
     embeddings = model.module.model.embed_tokens(tokens)
-    said = []
+    logits_of_runs = []
     for first in (5, 4):
         cache = model.make_cache()
         for part in (slice(0, first), slice(first, 5)):
@@ -143,8 +143,8 @@ def test_embeddings_in_one_or_two_calls(ungated):
                 logits = model.call(tokens[:, part], cache, inputs_embeds=embeddings[:, part])
         for token in range(cache[0].window_size + 3):
             logits = model.call([[6 + token]], cache)
-        said.append(logits[:, -1])
-    assert mx.allclose(*said, atol=1e-4).item()
+        logits_of_runs.append(logits[:, -1])
+    assert mx.allclose(*logits_of_runs, atol=1e-4).item()
     assert not manager.withdrawn
 
 
@@ -154,13 +154,13 @@ def test_one_token_prompt(embedded, ungated):
     manager = ungated("ring-cache-batching")
     ring = model.make_cache()
     plain = [importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in ring]
-    said = []
+    logits_of_runs = []
     for cache in (ring, plain):
         given = model.module.model.embed_tokens(mx.array([[5]])) if embedded else None
         model.call([[5]], cache, inputs_embeds=given)
         for token in range(ring[0].window_size + 3):
             logits = model.call([[6 + token]], cache)
-        said.append(logits[:, -1])
+        logits_of_runs.append(logits[:, -1])
     assert ring[0].prefill_length == 1
-    assert mx.allclose(*said, atol=1e-4).item()
+    assert mx.allclose(*logits_of_runs, atol=1e-4).item()
     assert not manager.withdrawn

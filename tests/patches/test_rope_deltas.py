@@ -27,22 +27,22 @@ def model(request):
     return built
 
 
-def said(model, row):
+def list_logits(model, row):
     feed(model, [row], cache := model.make_cache(), row.chunks[0])
     decode(model, [row], cache, 4)
     return [row.logits[place] for place in sorted(row.logits)]
 
 
 def test_solo_is_bit_identical(model, ungated):
-    def alone():
+    def run_solo():
         engine.forget(model)
         texts = rows_of(model, [7, 11])
         rows = [row_with_image(model, 11, (2, 2)), texts[0], row_with_image(model, 10, (3, 2))]
-        return [logits for row in [*rows, texts[1]] for logits in said(model, row)]
+        return [logits for row in [*rows, texts[1]] for logits in list_logits(model, row)]
 
-    before = alone()
+    before = run_solo()
     ungated("rope-deltas")
-    assert all(map(mx.array_equal, before, alone()))
+    assert all(map(mx.array_equal, before, run_solo()))
 
 
 def waiting(*prompts):
@@ -100,8 +100,8 @@ def test_delta_of_tokens_so_far():
     assert [prompt.delta(end).item() for end in (2, 5, 6, 9)] == [0, -2, -2, -2]
 
 
-def follow(queue, held, starts, *pieces):
-    return image_prompts.follow_prompts(queue, held, starts, mx.array(pieces))
+def follow(queue, held, starts, *chunks):
+    return image_prompts.follow_prompts(queue, held, starts, mx.array(chunks))
 
 
 def test_rows_follow_their_prompts():
@@ -276,20 +276,20 @@ def test_chunked_turn_keeps_first_delta():
 
 def test_conversation_positions_are_cut():
     expected = WHOLE[:, OFFSET:].tolist()
-    piece, _ = next_piece(WHOLE)
-    assert piece.position_ids.tolist() == expected
+    chunk, _ = next_piece(WHOLE)
+    assert chunk.position_ids.tolist() == expected
     # A host that left them on the model may pass those of the turn, or those without the image.
     for passed in (TEXT[:, :LENGTH], TEXT):
-        piece, _ = next_piece(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
-        assert (piece.position_ids.tolist(), piece.kept.tolist()) == (expected, [[DELTA]])
+        chunk, _ = next_piece(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
+        assert (chunk.position_ids.tolist(), chunk.kept.tolist()) == (expected, [[DELTA]])
 
 
 def test_foreign_positions_are_not_cut():
     """Those on the model are of the newest request, whose text may have the same length."""
     expected = [next_piece(TEXT[:, :LENGTH])[0].position_ids.tolist()]
     for text in (None, mx.ones_like(WHOLE)):
-        piece, _ = next_piece(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
-        expected.append(piece.position_ids.tolist())
+        chunk, _ = next_piece(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
+        expected.append(chunk.position_ids.tolist())
     assert expected[1:] == expected[:1] * 2
 
 
@@ -335,10 +335,10 @@ def test_chunked_prompt_beside_others(line, ungated):
 def test_only_failing_calls_get_zero_delta(stored, rows, given, replaced):
     deltas = mx.ones((stored, 1), mx.int32) if stored else None
     model = SimpleNamespace(_rope_deltas=deltas)
-    said = minicpm.call_with_one(
+    list_logits = minicpm.call_with_one(
         lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given
     )
-    assert said == given
+    assert list_logits == given
     if replaced:
         assert model._rope_deltas.tolist() == [[0]]
     else:

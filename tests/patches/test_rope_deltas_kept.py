@@ -28,12 +28,12 @@ def test_texts_of_changing_batch_size(model):
     """In 0.5.0 the engine raised where one row followed three."""
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, sorted(LENGTHS))]
     together = offline.batch_generate(model, prompts, COUNT)
-    for prompt, said in zip(prompts, together, strict=True):
-        assert [one.token for one in said] == [
+    for prompt, generated in zip(prompts, together, strict=True):
+        assert [one.token for one in generated] == [
             one.token for one in offline.batch_generate(model, [prompt], COUNT)[0]
         ]
         own = [int(mx.argmax(logits).item()) for logits in generate_solo(model, prompt, COUNT)]
-        assert [one.token for one in said] == own
+        assert [one.token for one in generated] == own
 
 
 def test_text_has_no_image_delta(model):
@@ -58,9 +58,9 @@ def test_merged_rows_keep_deltas(model):
         model.call([list(prompt)], cache, **given)
     batch = engine.merge(model, caches)
     for step, token in enumerate(probe.STEPS, 1):
-        said = model.call([[token], [token]], batch)[:, -1]
+        generated = model.call([[token], [token]], batch)[:, -1]
         for row in (0, 1):
-            assert mx.allclose(said[row], own[row][step], atol=1e-3)
+            assert mx.allclose(generated[row], own[row][step], atol=1e-3)
 
 
 @pytest.mark.parametrize("given", [[-3], [[-3]], [-3, -1, 0], [[-3], [-1]], [[-3], [-1], [0]]])

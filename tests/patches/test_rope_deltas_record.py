@@ -47,7 +47,7 @@ def images(model):
     return [*rows, *rows_of(model, [11])]
 
 
-def prefilled(model, rows):
+def prefill(model, rows):
     """The rows' caches; another prompt was fed to the model after them."""
     caches = []
     for row in [*rows, *rows_of(model, [1, 11])[1:]]:
@@ -56,7 +56,7 @@ def prefilled(model, rows):
     return caches[:-1]
 
 
-def copied(cache):
+def copy_layers(cache):
     return [copy.copy(layer) for layer in cache]
 
 
@@ -80,10 +80,10 @@ def test_cancel_keeps_other_rows_positions(model):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
-@pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restore_copies])
+@pytest.mark.parametrize("again", [copy_layers, copy.deepcopy, engine.restore_copies])
 def test_copied_rows_continue(model, several, again):
     rows = images(model) if several else images(model)[:1]
-    caches = prefilled(model, rows)
+    caches = prefill(model, rows)
     cache = again(engine.merge(model, caches) if several else caches[0])
     step(model, rows, cache)
     assert_as_alone(model, rows)
@@ -91,8 +91,8 @@ def test_copied_rows_continue(model, several, again):
 
 def test_copy_is_independent(model):
     rows = images(model)
-    cache = engine.merge(model, prefilled(model, rows))
-    kept = copied(cache)
+    cache = engine.merge(model, prefill(model, rows))
+    kept = copy_layers(cache)
     before = row_record.read_record(kept[0])
     engine.keep(cache, [2])
     assert row_record.read_record(kept[0]) is before
@@ -265,9 +265,9 @@ def test_release_reads_saved_file(file, metadata, carriers):
     cache = cache_with_record(module, "KVCache")
     module.save_prompt_cache(file, [cache], *([] if metadata is None else [metadata]))
     manager.restore()
-    (alone,), found = module.load_prompt_cache(file, return_metadata=True)
-    assert alone.offset == 3
-    assert row_record.read_record(alone) is None
+    (loaded,), found = module.load_prompt_cache(file, return_metadata=True)
+    assert loaded.offset == 3
+    assert row_record.read_record(loaded) is None
     assert (found.items() if metadata else {}.items()) >= (metadata or {}).items()
 
     carriers()

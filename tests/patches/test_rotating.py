@@ -176,11 +176,11 @@ def test_merged_cache(batch_class, ungated):
         pytest.skip("this release cannot merge rotating caches (mlx-lm before 0.28.4)")
     module = importlib.import_module(batch_class.__module__)
     ungated("rotating-max-size")
-    alone = [module.RotatingKVCache(8), module.RotatingKVCache(8)]
-    for cache in alone:
+    solo = [module.RotatingKVCache(8), module.RotatingKVCache(8)]
+    for cache in solo:
         cache.update_and_fetch(mx.ones((1, 1, 3, 4)), mx.ones((1, 1, 3, 4)))
         cache.max_size = mx.array([8])
-    batch = batch_class.merge(alone)
+    batch = batch_class.merge(solo)
     assert type(batch.max_size) is int
     assert batch.max_size == 8
 

@@ -32,7 +32,7 @@ def feed(cache, rows):
     return cache.update_and_fetch(keys, -keys)
 
 
-def attended(cache, tokens):
+def list_attended(cache, tokens):
     """The tokens that each of these tokens attends to in a solo cache, by the cache's own mask."""
     count = len(tokens)
     mask = cache.make_mask(count, window_size=cache.max_size, return_array=count > 1)
@@ -100,13 +100,13 @@ class Rows:
         window = self.window
         for row, history in enumerate(self.history):
             for counts in ([1] * (window + 2) + [3, 1], [3, 1, 1, 2], [2 * window, 1]):
-                alone, solo = self.batch.extract(row), self.solo(row)
-                assert type(alone) is type(solo)
-                assert (alone.offset, alone.max_size) == (solo.offset, solo.max_size)
+                extracted, solo = self.batch.extract(row), self.solo(row)
+                assert type(extracted) is type(solo)
+                assert (extracted.offset, extracted.max_size) == (solo.offset, solo.max_size)
                 token = history[-1][-1] + 1
                 for count in counts:
                     tokens = [*range(token, token + count)]
-                    assert attended(alone, tokens) == attended(solo, tokens)
+                    assert list_attended(extracted, tokens) == list_attended(solo, tokens)
                     token += count
 
 
@@ -123,10 +123,10 @@ def test_any_number_of_steps(window, padding, patched):
         rows.check()
         for row, history in enumerate(rows.history if step > 1 else ()):
             tokens = [token for chunk in history for token in chunk]
-            alone = rows.batch.extract(row)
-            held = [int(n) for n in alone.keys[0, 0, :, 0].tolist()]
+            extracted = rows.batch.extract(row)
+            held = [int(n) for n in extracted.keys[0, 0, :, 0].tolist()]
             assert held == tokens[-min(window, len(tokens)) :]
-            assert alone._idx == len(held)
+            assert extracted._idx == len(held)
         rows.next()
 
 

@@ -48,22 +48,22 @@ def rows_of(release, model, *lengths, keep=4):
     return rows
 
 
-def merged(release, rows):
+def merge(release, rows):
     kind = release.BatchRotatingKVCache
     return [kind.merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
 def rows_and_batch(release, model, *lengths, keep=4):
     rows, others = (rows_of(release, model, *lengths, keep=keep) for _ in range(2))
-    return rows, merged(release, others)
+    return rows, merge(release, others)
 
 
 def step(model, batch, rows, tokens):
     """One decode step together and alone, with the same logits."""
     together = model(mx.array([[token] for token in tokens]), cache=batch)
     for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        alone = model(mx.array([[token]]), cache=row)
-        assert mx.abs(together[number] - alone[0]).max().item() < 2e-3, number
+        solo = model(mx.array([[token]]), cache=row)
+        assert mx.abs(together[number] - solo[0]).max().item() < 2e-3, number
 
 
 def test_rows_outgrow_window_like_solo(release, model):
@@ -87,13 +87,13 @@ def test_rows_leave_and_join(release, model):
         step(model, batch, rows, [number, number + 1, number + 2])
     taken = [layer.extract(2) for layer in batch]
     assert [row.keep for row in taken] == [4] * len(taken)
-    again = merged(release, [rows[0], taken])
+    again = merge(release, [rows[0], taken])
     for number in range(WINDOW):
         step(model, again, [rows[0], rows[2]], [number, number + 3])
 
 
-@pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)])
-def test_chunked_prompt_with_history(release, model, pieces):
+@pytest.mark.parametrize("chunks", [(3,), (2, 1), (1, 1, 1)])
+def test_chunked_prompt_with_history(release, model, chunks):
     """Unequal right-padded prompts; some rows' windows are full, some are not."""
     if not hasattr(release.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
@@ -106,14 +106,14 @@ def test_chunked_prompt_with_history(release, model, pieces):
             right_padding=[3 - len(prompt) for prompt in prompts],
         )
     done = 0
-    for piece in pieces:
-        model(padded[:, done : done + piece], cache=batch)
-        done += piece
+    for chunk in chunks:
+        model(padded[:, done : done + chunk], cache=batch)
+        done += chunk
     for layer in batch:
         layer.finalize()
     for row, prompt in zip(rows, prompts, strict=True):
-        for piece in pieces:
-            own, prompt = prompt[:piece], prompt[piece:]
+        for chunk in chunks:
+            own, prompt = prompt[:chunk], prompt[chunk:]
             if own:
                 model(mx.array([own]), cache=row)
     for number in range(2 * WINDOW):
@@ -128,7 +128,7 @@ def test_rows_without_keep_are_unchanged(release, model):
 
 
 def test_step_reads_no_device(release, model, device_reads):
-    batch = merged(release, rows_of(release, model, 5, 30))
+    batch = merge(release, rows_of(release, model, 5, 30))
     device_reads.clear()
     for number in range(2 * WINDOW):
         model(mx.array([[number], [number]]), cache=batch)

@@ -19,20 +19,20 @@ PROMPTS = ([5, 3, 5], [8, 9])
 EVEN = ([5, 3, 5], [8, 9, 7])
 
 
-def last_logits(model, caches, rows, pieces):
+def last_logits(model, caches, rows, chunks):
     """Each row's logits after its last token; the rows are padded on the right."""
     longest = max(map(len, rows))
     padded = mx.array([row + [0] * (longest - len(row)) for row in rows])
     outputs, done = [], 0
-    for piece in pieces:
-        outputs.append(model(padded[:, done : done + piece], cache=caches))
-        done += piece
+    for chunk in chunks:
+        outputs.append(model(padded[:, done : done + chunk], cache=caches))
+        done += chunk
     logits = mx.concatenate(outputs, axis=1)
     return mx.stack([logits[number, len(row) - 1] for number, row in enumerate(rows)])
 
 
 @pytest.mark.parametrize(
-    ("histories", "prompts", "pieces"),
+    ("histories", "prompts", "chunks"),
     [
         (HISTORIES, PROMPTS, (2, 1)),
         (HISTORIES, PROMPTS, (1, 1, 1)),
@@ -41,35 +41,35 @@ def last_logits(model, caches, rows, pieces):
     ],
 )
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3", "cohere2"])
-def test_model_equals_solo(name, histories, prompts, pieces, ungated, beside):
+def test_model_equals_solo(name, histories, prompts, chunks, ungated, beside):
     cache_module = importlib.import_module("mlx_lm.models.cache")
     if not hasattr(cache_module.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
     ungated("rotating-last-chunk")
     beside("padding-nan")
     model = build(Family("mlx-lm", name)).module
-    alone, rows = [], []
+    solo, rows = [], []
     for history in histories:
         caches = cache_module.make_prompt_cache(model)
         model(mx.array([history]), cache=caches)
         rows.append(caches)
-    batch = [batched(cache_module, layers) for layers in zip(*rows, strict=True)]
+    batch = [merge_layers(cache_module, layers) for layers in zip(*rows, strict=True)]
     for caches, prompt in zip(rows, prompts, strict=True):
-        alone.append(last_logits(model, caches, [prompt], [len(prompt)]))
-        alone.append(model(mx.array([[7]]), cache=caches)[:, -1])
+        solo.append(last_logits(model, caches, [prompt], [len(prompt)]))
+        solo.append(model(mx.array([[7]]), cache=caches)[:, -1])
     lengths = [len(prompt) for prompt in prompts]
     for layer in batch:
         layer.prepare(lengths=lengths, right_padding=[max(lengths) - one for one in lengths])
-    together = last_logits(model, batch, prompts, pieces)
+    together = last_logits(model, batch, prompts, chunks)
     for layer in batch:
         layer.finalize()
     step = model(mx.array([[7], [7]]), cache=batch)[:, -1]
     for number in range(len(prompts)):
-        for ours, wanted in ((together, alone[2 * number]), (step, alone[2 * number + 1])):
+        for ours, wanted in ((together, solo[2 * number]), (step, solo[2 * number + 1])):
             assert mx.abs(ours[number] - wanted[0]).max().item() < 2e-3
 
 
-def batched(cache_module, layers):
+def merge_layers(cache_module, layers):
     kind = getattr(cache_module, f"Batch{type(layers[0]).__name__}")
     return kind.merge(list(layers))
 
@@ -94,7 +94,7 @@ def test_decode_equals_release(ungated):
     )
 
 
-def attended(cache, tokens):
+def list_attended(cache, tokens):
     """The numbers of the tokens that each new token attends to; a row's first token is 1."""
     count = tokens.shape[2]
     mask = cache.make_mask(count)
@@ -113,20 +113,20 @@ def test_released_expectation_of_mlx_lm(ungated):
     """
     kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
 
-    def numbered(start, stop):
+    def number_tokens(start, stop):
         return mx.arange(float(start), float(stop))[None, None, :, None]
 
-    def rotated():
+    def make_rotated_cache():
         cache = kind(8, [4])
-        cache.update_and_fetch(numbered(-3, 5), numbered(-3, 5))
-        assert sorted(attended(cache, numbered(5, 6))[0]) == [1, 2, 3, 4, 5]
+        cache.update_and_fetch(number_tokens(-3, 5), number_tokens(-3, 5))
+        assert sorted(list_attended(cache, number_tokens(5, 6))[0]) == [1, 2, 3, 4, 5]
         return cache
 
-    in_order = rotated()
+    in_order = make_rotated_cache()
     in_order._temporal_order()
     whole = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
-    assert attended(in_order, numbered(6, 8)) == whole
+    assert list_attended(in_order, number_tokens(6, 8)) == whole
     # This is what their test asserts: the window has eight tokens, and the first of six is masked.
-    assert attended(rotated(), numbered(6, 8)) == [row[1:] for row in whole]
+    assert list_attended(make_rotated_cache(), number_tokens(6, 8)) == [row[1:] for row in whole]
     ungated("rotating-last-chunk")
-    assert attended(rotated(), numbered(6, 8)) == whole
+    assert list_attended(make_rotated_cache(), number_tokens(6, 8)) == whole

@@ -15,7 +15,7 @@ from mlx_patches.patches.models.row_by_row import hunyuan_vl, offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
 
 from ..releases.models import applicable, build_or_skip
-from .rows import PADDING, TABLE, assert_close, compare, compare_step, left_padded, logits_of
+from .rows import PADDING, TABLE, assert_close, compare, compare_step, logits_of, pad_left
 
 # Prompts of the last one with a mask are fed row by row.
 SOME = (
@@ -182,7 +182,7 @@ def with_image(model: LabModel, length: int, patches: int, seed: int) -> tuple[l
 
 def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int]]:
     """The logits of one decode step after the prompts, and the rope deltas that an engine reads."""
-    padding, table = left_padded([tokens for tokens, _ in prompts])
+    padding, table = pad_left([tokens for tokens, _ in prompts])
     cache = model.make_batch_cache(padding) if len(prompts) > 1 else model.make_cache()
     engine.forget(model)
     grids = [grid[0] for _, grid in prompts if grid]
@@ -201,11 +201,11 @@ def test_row_decodes_with_own_delta(order, ungated, beside):
     made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]
     prompts = [made[index] for index in order]
     beside("offset-alias", "mask-from-cache-list")
-    said, deltas = prefill_and_decode(model, prompts)
+    output, deltas = prefill_and_decode(model, prompts)
     for row, prompt in enumerate(prompts):
-        alone, (own,) = prefill_and_decode(model, [prompt])
+        solo, (own,) = prefill_and_decode(model, [prompt])
         assert deltas[row] == own
-        assert_close(said[row], alone[0])
+        assert_close(output[row], solo[0])
     assert not manager.withdrawn
 
 

@@ -9,7 +9,7 @@ from mlx_patches.lab import Generated, LabModel, engine, generators
 from mlx_patches.patches.models.row_by_row import cohere_compass, hunyuan_vl
 
 from ..releases.models import build_or_skip, or_skip
-from .rows import TOLERANCE, assert_close_in_scale, left_padded, no_reads
+from .rows import TOLERANCE, assert_close_in_scale, no_reads, pad_left
 
 pytest.importorskip("mlx_vlm")
 
@@ -17,7 +17,7 @@ FAMILIES = ("cohere_compass", "ernie4_5_moe_vl", "hunyuan_vl")
 TEXTS = ([5, 9, 2, 7, 3], [8, 6], [4, 11, 13, 1])
 LONGEST = max(map(len, TEXTS))
 EQUAL = [[1 + (3 * row + place) % 20 for place in range(LONGEST)] for row in range(len(TEXTS))]
-PADDING, TABLE = left_padded(TEXTS)
+PADDING, TABLE = pad_left(TEXTS)
 STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
 # What an engine passes for a text of Cohere Compass beside its embeddings.
 SHOWN = mx.array([[0] * pad + [1] * (LONGEST - pad) for pad in PADDING])
@@ -36,15 +36,15 @@ def model(request, ungated, beside) -> Iterator[LabModel]:
     assert not manager.failures
 
 
-def embedded(model: LabModel, table: list[list[int]]) -> Any:
+def embed_table(model: LabModel, table: list[list[int]]) -> Any:
     """Embeddings of token ids; 0 for padding, as an engine makes it."""
     ids, weights = mx.array(table), model.module.model.embed_tokens
     # An image's token is beyond the tiny model's vocabulary.
     return weights(ids % weights.weight.shape[0]) * (ids > 0)[..., None]
 
 
-def fed(model: LabModel, table: list[list[int]], cache: list[Any], **more: Any) -> Any:
-    return model.call(table, cache, inputs_embeds=embedded(model, table), **more)
+def feed(model: LabModel, table: list[list[int]], cache: list[Any], **more: Any) -> Any:
+    return model.call(table, cache, inputs_embeds=embed_table(model, table), **more)
 
 
 def with_mask(model: LabModel, mask: Any) -> dict[str, Any]:
@@ -52,16 +52,16 @@ def with_mask(model: LabModel, mask: Any) -> dict[str, Any]:
     return {cohere_compass.PADDING: mask} if model.family.name == "cohere_compass" else {}
 
 
-def check(said: Any, alone: Any) -> None:
-    last = min(said.shape[0], alone.shape[0])
-    assert_close_in_scale(said[-last:], alone[-last:])
+def check(output: Any, solo: Any) -> None:
+    last = min(output.shape[0], solo.shape[0])
+    assert_close_in_scale(output[-last:], solo[-last:])
 
 
-def check_rows(model: LabModel, said: Any, steps: list[Any]) -> None:
+def check_rows(model: LabModel, output: Any, steps: list[Any]) -> None:
     for row, text in enumerate(TEXTS):
         own = model.make_cache()
         engine.forget(model)
-        check(said[row][-len(text) :], fed(model, [text], own)[0])
+        check(output[row][-len(text) :], feed(model, [text], own)[0])
         for step, tokens in zip(steps, STEPS, strict=True):
             check(step[row], model.call([[tokens[row]]], own)[0])
 
@@ -76,9 +76,9 @@ def test_text_equals_solo(model, calls, masked):
     more = with_mask(model, SHOWN) if masked else {}
     batch = engine.batch_cache(model, PADDING)
     with no_reads():
-        said = fed(model, TABLE, batch, **more)
+        output = feed(model, TABLE, batch, **more)
     assert calls == [len(TEXTS)]
-    check_rows(model, said, take_steps(model, batch))
+    check_rows(model, output, take_steps(model, batch))
 
 
 def test_chunked_text_equals_solo(model, calls):
@@ -86,8 +86,8 @@ def test_chunked_text_equals_solo(model, calls):
     batch = engine.batch_cache(model, PADDING)
     ends = [(0, 3), (3, 4), (4, 5)]
     with no_reads():
-        said = [
-            fed(
+        output = [
+            feed(
                 model,
                 [row[start:stop] for row in TABLE],
                 batch,
@@ -97,32 +97,32 @@ def test_chunked_text_equals_solo(model, calls):
             for start, stop in ends
         ]
     assert calls == [len(TEXTS)] * len(ends)
-    check_rows(model, said[-1][:, -1:], take_steps(model, batch))
+    check_rows(model, output[-1][:, -1:], take_steps(model, batch))
 
 
 def test_second_text_equals_solo(model, calls):
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    histories, alone = [], []
+    histories, solo = [], []
     for text, more in zip(TEXTS, second, strict=True):
-        for kept in (histories, alone):
+        for kept in (histories, solo):
             engine.forget(model)
             cache = model.make_cache()
-            mx.eval(fed(model, [text], cache))
-            kept.append(cache if kept is histories else fed(model, [more], cache)[0])
+            mx.eval(feed(model, [text], cache))
+            kept.append(cache if kept is histories else feed(model, [more], cache)[0])
     batch = engine.merge(model, histories)
     engine.forget(model)
     calls.clear()
-    said = fed(model, second, batch)
+    output = feed(model, second, batch)
     assert calls == [len(TEXTS)]
-    for row, own in enumerate(alone):
-        check(said[row], own)
+    for row, own in enumerate(solo):
+        check(output[row], own)
 
 
 def test_single_row_batch_equals_solo(model, calls):
-    said = fed(model, [[0, 0, *TEXTS[0]]], engine.batch_cache(model, [2]))
+    output = feed(model, [[0, 0, *TEXTS[0]]], engine.batch_cache(model, [2]))
     assert calls == [1]
     engine.forget(model)
-    check(said[0, 2:], fed(model, [TEXTS[0]], model.make_cache())[0])
+    check(output[0, 2:], feed(model, [TEXTS[0]], model.make_cache())[0])
 
 
 def test_single_token_texts_have_no_deltas(model):
@@ -132,11 +132,11 @@ def test_single_token_texts_have_no_deltas(model):
     model.module._rope_deltas = mx.array([[-2], [-2], [-2]])
     one = [text[:1] for text in TEXTS]
     batch = engine.batch_cache(model, [0] * len(TEXTS))
-    said = fed(model, one, batch)
+    output = feed(model, one, batch)
     second = model.call([[token] for token in STEPS[0]], batch)
     for row, text in enumerate(one):
         own = model.make_cache()
-        check(said[row], fed(model, [text], own)[0])
+        check(output[row], feed(model, [text], own)[0])
         check(second[row], model.call([[STEPS[0][row]]], own)[0])
 
 
@@ -145,21 +145,21 @@ def test_foreign_deltas_are_ignored(model):
     if not hasattr(model.module, "_rope_deltas"):
         pytest.skip("the model keeps none")
     other, batch = (engine.batch_cache(model, PADDING) for _ in range(2))
-    fed(model, TABLE, other)
-    fed(model, [row[:-1] for row in TABLE], batch)
+    feed(model, TABLE, other)
+    feed(model, [row[:-1] for row in TABLE], batch)
     deltas = mx.array([[-1]] * len(TEXTS))
     model.call([[token] for token in STEPS[0]], other, rope_deltas=deltas)
-    said = fed(model, [row[-1:] for row in TABLE], batch)
-    check_rows(model, said[:, -1:], take_steps(model, batch))
+    output = feed(model, [row[-1:] for row in TABLE], batch)
+    check_rows(model, output[:, -1:], take_steps(model, batch))
 
 
 def test_host_mask_goes_row_by_row(model, calls):
     if model.family.name == "cohere_compass":
         pytest.skip("it takes a mask of the tokens alone")
     batch = engine.batch_cache(model, PADDING)
-    said = fed(model, TABLE, batch, mask=batch[0].make_mask(LONGEST))
+    output = feed(model, TABLE, batch, mask=batch[0].make_mask(LONGEST))
     assert calls == [1] * len(TEXTS)
-    check_rows(model, said, take_steps(model, batch))
+    check_rows(model, output, take_steps(model, batch))
 
 
 @pytest.mark.parametrize("name", ["token_type_ids", "image_grid_thw", "position_ids"])
@@ -173,7 +173,7 @@ def test_possible_image_goes_row_by_row(model, calls, name):
         "position_ids": axes.get(model.family.name, own),
     }
     batch = engine.batch_cache(model, [0] * rows)
-    mx.eval(fed(model, EQUAL, batch, **{name: given[name]}))
+    mx.eval(feed(model, EQUAL, batch, **{name: given[name]}))
     assert calls == [1] * rows
 
 
@@ -193,16 +193,16 @@ def test_images_equal_solo(model, calls, images):
     """Unequal rows, of which the second is a text if one has an image; and the steps after."""
     prompts = [with_image(model, (2, 3), 4), with_image(model, (1, 2), 1)][:images]
     ids = [*[ids for ids, _ in prompts], list(range(30, 36))][:2]
-    padding, table = left_padded(ids)
+    padding, table = pad_left(ids)
     batch = engine.batch_cache(model, padding)
-    said = fed(model, table, batch, image_grid_thw=mx.concatenate([grid for _, grid in prompts]))
+    output = feed(model, table, batch, image_grid_thw=mx.concatenate([grid for _, grid in prompts]))
     assert calls == [1] * len(ids)
     steps = [model.call([[token] for token in tokens[:2]], batch)[:, -1:] for tokens in STEPS]
     for row, text in enumerate(ids):
         own = model.make_cache()
         engine.forget(model)
         more = {"image_grid_thw": prompts[row][1]} if row < images else {}
-        check(said[row][-len(text) :], fed(model, [text], own, **more)[0])
+        check(output[row][-len(text) :], feed(model, [text], own, **more)[0])
         for step, tokens in zip(steps, STEPS, strict=True):
             check(step[row], model.call([[tokens[row]]], own)[0])
 
@@ -221,13 +221,13 @@ def test_hunyuan_image_positions(model, calls):
     own = with_positions(model)
     model.module._position_ids = own
     batch = engine.batch_cache(model, [0] * len(TEXTS))
-    said = fed(model, EQUAL, batch)
+    output = feed(model, EQUAL, batch)
     assert calls == [1] * len(TEXTS)
     steps = take_steps(model, batch)
     for row, text in enumerate(EQUAL):
         cache = model.make_cache()
         model.module._position_ids = own[row : row + 1]
-        check(said[row], fed(model, [text], cache)[0])
+        check(output[row], feed(model, [text], cache)[0])
         for step, tokens in zip(steps, STEPS, strict=True):
             check(step[row], model.call([[tokens[row]]], cache)[0])
 
@@ -236,7 +236,7 @@ def test_foreign_mask_goes_row_by_row(model, calls):
     if model.family.name != "cohere_compass":
         pytest.skip("its texts have no mask")
     mask = mx.ones((len(TEXTS), LONGEST + 2), mx.int32)
-    mx.eval(fed(model, TABLE, engine.batch_cache(model, PADDING), attention_mask=mask))
+    mx.eval(feed(model, TABLE, engine.batch_cache(model, PADDING), attention_mask=mask))
     assert calls == [1] * len(TEXTS)
 
 
@@ -245,7 +245,7 @@ class Embedded(generators.TextOnly):
 
     def __call__(self, tokens: Any, inputs_embeds: Any = None, cache: Any = None, **more: Any):
         if inputs_embeds is not None:
-            more["inputs_embeds"] = embedded(self._model, tokens.tolist())
+            more["inputs_embeds"] = embed_table(self._model, tokens.tolist())
         return SimpleNamespace(logits=self._model.call(tokens, cache, **more))
 
 
@@ -278,7 +278,7 @@ def test_engine_feeds_texts_in_one_call(model, calls):
     for text, row in zip(TEXTS, found.values(), strict=True):
         engine.forget(model)
         cache = model.make_cache()
-        logits = fed(model, [text], cache)[0, -1]
+        logits = feed(model, [text], cache)[0, -1]
         for one in row:
             assert logits.max().item() - logits[one.token].item() <= TOLERANCE
             logits = model.call([[one.token]], cache)[0, -1]

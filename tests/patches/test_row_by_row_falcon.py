@@ -9,7 +9,7 @@ from mlx_patches.patches.models.row_by_row import falcon_ocr
 
 from ..releases.models import build_or_skip
 from .rows import assert_close_in_scale as check
-from .rows import left_padded, no_reads
+from .rows import no_reads, pad_left
 
 pytest.importorskip("mlx_vlm")
 
@@ -33,7 +33,7 @@ def model(ungated, beside) -> Iterator[LabModel]:
     assert not manager.failures
 
 
-def embedded(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
+def embed_table(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
     """Embeddings of token ids; those of special tokens are beyond the tiny model's vocabulary."""
     return model.module.model.embed_tokens(mx.array(table) % model.module.args.vocab_size)
 
@@ -48,53 +48,53 @@ def with_history(model: LabModel) -> list[list[Any]]:
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_text_equals_solo(model, calls, embeddings):
     """At every position, and with the deltas that another request left on the model."""
-    padding, table = left_padded(TEXTS)
+    padding, table = pad_left(TEXTS)
     model.module._rope_deltas = mx.array([[-2]])
 
-    def given(rows: list[list[int]]) -> dict[str, Any]:
-        return {"inputs_embeds": embedded(model, rows)} if embeddings else {}
+    def embed_inputs(rows: list[list[int]]) -> dict[str, Any]:
+        return {"inputs_embeds": embed_table(model, rows)} if embeddings else {}
 
-    said = model.call(table, engine.batch_cache(model, padding), **given(table))
+    output = model.call(table, engine.batch_cache(model, padding), **embed_inputs(table))
     assert calls == [len(TEXTS)]
     for row, text in enumerate(TEXTS):
-        alone = model.call([text], model.make_cache(), **given([text]))[0]
-        check(said[row, padding[row] :], alone)
+        solo = model.call([text], model.make_cache(), **embed_inputs([text]))[0]
+        check(output[row, padding[row] :], solo)
 
 
 def test_single_row_batch_equals_solo(model, calls):
     cache = engine.batch_cache(model, [2])
     with no_reads():
-        said = model.call([[0, 0, *TEXTS[0]]], cache)
+        output = model.call([[0, 0, *TEXTS[0]]], cache)
     assert calls == [1]
-    check(said[0, 2:], model.call([TEXTS[0]], model.make_cache())[0])
+    check(output[0, 2:], model.call([TEXTS[0]], model.make_cache())[0])
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_second_prompt_equals_solo(model, calls, embeddings):
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    alone = []
+    solo = []
     for row, cache in enumerate(with_history(model)):
-        more = {"inputs_embeds": embedded(model, second[row : row + 1])} if embeddings else {}
+        more = {"inputs_embeds": embed_table(model, second[row : row + 1])} if embeddings else {}
         own = {"rope_deltas": mx.array([[DELTAS[row]]]), **more}
-        alone.append(model.call([second[row]], cache, **own)[0])
+        solo.append(model.call([second[row]], cache, **own)[0])
     batch = engine.merge(model, with_history(model))
     deltas = mx.array(DELTAS)[:, None]
     calls.clear()
-    more = {"inputs_embeds": embedded(model, second)} if embeddings else {}
-    said = model.call(second, batch, rope_deltas=deltas, **more)
+    more = {"inputs_embeds": embed_table(model, second)} if embeddings else {}
+    output = model.call(second, batch, rope_deltas=deltas, **more)
     assert calls == [len(TEXTS)]
     assert model.module._rope_deltas is deltas
-    for row, own in enumerate(alone):
-        check(said[row], own)
+    for row, own in enumerate(solo):
+        check(output[row], own)
 
 
 def test_deltas_left_on_the_model(model):
-    padding, table = left_padded(TEXTS)
+    padding, table = pad_left(TEXTS)
     model.call(table, engine.batch_cache(model, padding))
     assert model.module._rope_deltas is None
     # The engine of 0.5.0 reads them there.
-    padding, whole = joined([with_image(model, *image) for image in IMAGES])
-    fed(model, whole, engine.batch_cache(model, padding))
+    padding, whole = join_prompts([with_image(model, *image) for image in IMAGES])
+    feed(model, whole, engine.batch_cache(model, padding))
     assert model.module._rope_deltas is whole["rope_deltas"]
 
 
@@ -106,7 +106,7 @@ def with_image(model: LabModel, grid: tuple[int, int], before: int, after: int) 
     positions, places, delta, mask = model.module.get_rope_index(mx.array([ids]), [grid])
     return {
         "ids": ids,
-        "inputs_embeds": embedded(model, [ids]),
+        "inputs_embeds": embed_table(model, [ids]),
         "position_ids": positions[None],
         "pos_hw": places,
         "rope_deltas": mx.array([[delta]]),
@@ -114,14 +114,14 @@ def with_image(model: LabModel, grid: tuple[int, int], before: int, after: int) 
     }
 
 
-def joined(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[list[int], dict]:
+def join_prompts(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[list[int], dict]:
     """Each row's padding, and the prompts as one left-padded batch.
 
     Args:
         prompts: what ``with_image`` returned.
         hidden: whether the mask itself hides padding.
     """
-    padding, table = left_padded([one["ids"] for one in prompts])
+    padding, table = pad_left([one["ids"] for one in prompts])
     whole: dict[str, Any] = {"ids": table}
     for name in prompts[0]:
         if name == "ids":
@@ -142,20 +142,20 @@ def joined(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[lis
     return padding, whole
 
 
-def fed(model: LabModel, prompt: dict[str, Any], cache: list[Any], **more: Any) -> Any:
-    given = {name: value for name, value in prompt.items() if name != "ids"}
+def feed(model: LabModel, prompt: dict[str, Any], cache: list[Any], **more: Any) -> Any:
+    embed_inputs = {name: value for name, value in prompt.items() if name != "ids"}
     ids = prompt["ids"]
-    return model.call(ids if isinstance(ids[0], list) else [ids], cache, **{**given, **more})
+    return model.call(ids if isinstance(ids[0], list) else [ids], cache, **{**embed_inputs, **more})
 
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_images_equal_solo(model, calls, hidden):
     """In unequal rows, whether the mask hides padding or not, and in the steps after them."""
     prompts = [with_image(model, *image) for image in IMAGES]
-    padding, whole = joined(prompts, hidden)
+    padding, whole = join_prompts(prompts, hidden)
     batch = engine.batch_cache(model, padding)
     with no_reads():
-        said = fed(model, whole, batch)
+        output = feed(model, whole, batch)
     assert calls == [len(IMAGES)]
     steps = [
         model.call([[token] for token in tokens], batch, rope_deltas=whole["rope_deltas"])
@@ -163,27 +163,27 @@ def test_images_equal_solo(model, calls, hidden):
     ]
     for row, prompt in enumerate(prompts):
         own = model.make_cache()
-        check(said[row, padding[row] :], fed(model, prompt, own)[0])
+        check(output[row, padding[row] :], feed(model, prompt, own)[0])
         for step, tokens in zip(steps, STEPS, strict=True):
-            alone = model.call([[tokens[row]]], own, rope_deltas=prompt["rope_deltas"])
-            check(step[row], alone[0])
+            solo = model.call([[tokens[row]]], own, rope_deltas=prompt["rope_deltas"])
+            check(step[row], solo[0])
 
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])
 def test_shared_arguments_go_row_by_row(model, calls, name):
     """Two equal prompts, of which one's argument is missing: what is left is both rows'."""
-    _, whole = joined([with_image(model, *IMAGES[0])] * 2)
+    _, whole = join_prompts([with_image(model, *IMAGES[0])] * 2)
     if name == "inputs_embeds":
         whole["ids"] = [[one % model.module.args.vocab_size for one in row] for row in whole["ids"]]
         del whole[name]
     else:
         whole[name] = whole[name][:1]
-    mx.eval(fed(model, whole, engine.batch_cache(model, [0, 0])))
+    mx.eval(feed(model, whole, engine.batch_cache(model, [0, 0])))
     assert calls == [1, 1]
 
 
 def test_host_mask_goes_row_by_row(model, calls):
-    padding, table = left_padded(TEXTS)
+    padding, table = pad_left(TEXTS)
     cache = engine.batch_cache(model, padding)
     mask = cache[0].make_mask(len(table[0]))
     mx.eval(model.call(table, cache, mask=mask))
@@ -191,7 +191,7 @@ def test_host_mask_goes_row_by_row(model, calls):
 
 
 def test_additive_mask_goes_row_by_row(model, calls):
-    padding, whole = joined([with_image(model, *image) for image in IMAGES], hidden=True)
+    padding, whole = join_prompts([with_image(model, *image) for image in IMAGES], hidden=True)
     whole["attention_mask_4d"] = mx.where(whole["attention_mask_4d"], 0.0, -1e9)
-    mx.eval(fed(model, whole, engine.batch_cache(model, padding)))
+    mx.eval(feed(model, whole, engine.batch_cache(model, padding)))
     assert calls == [1] * len(IMAGES)

@@ -13,11 +13,11 @@ from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes import NotApplicable
 
 from ..releases.models import build_or_skip
-from .rows import assert_close_in_scale, left_padded, no_reads
+from .rows import assert_close_in_scale, no_reads, pad_left
 
 ROWS = 8
 PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
-PADDING, TABLE = left_padded(PROMPTS)
+PADDING, TABLE = pad_left(PROMPTS)
 STEPS = [[5 + step] * ROWS for step in range(12)]
 # An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
 OLD = "_rope_delta"
@@ -67,28 +67,28 @@ def test_prompt_and_step_are_one_call(model, calls):
     """And read no device."""
     cache = engine.batch_cache(model, PADDING)
     with no_reads():
-        said = model.call(TABLE, cache)
-    mx.eval(said)
+        outputs = model.call(TABLE, cache)
+    mx.eval(outputs)
     assert calls == [ROWS]
     calls.clear()
     for number in range(3):
         with no_reads():
-            said = step(model, cache, number)
-        mx.eval(said)
+            outputs = step(model, cache, number)
+        mx.eval(outputs)
     assert calls == [ROWS] * 3
 
 
 def test_rows_equal_solo(model):
     """With prompts of unequal length, and beyond the ends of windows and chunks."""
     cache = engine.batch_cache(model, PADDING)
-    said = [model.call(TABLE, cache)[:, -1]]
-    said += [step(model, cache, number)[:, -1] for number in range(len(STEPS))]
+    outputs = [model.call(TABLE, cache)[:, -1]]
+    outputs += [step(model, cache, number)[:, -1] for number in range(len(STEPS))]
     for row, prompt in enumerate(PROMPTS):
         own = model.make_cache()
         engine.forget(model)
-        alone = [model.call([prompt], own)[0, -1]]
-        alone += [model.call([[tokens[row]]], own)[0, -1] for tokens in STEPS]
-        for batch, expected in zip(said, alone, strict=True):
+        solo = [model.call([prompt], own)[0, -1]]
+        solo += [model.call([[tokens[row]]], own)[0, -1] for tokens in STEPS]
+        for batch, expected in zip(outputs, solo, strict=True):
             assert_close_in_scale(batch[row], expected)
 
 
@@ -107,28 +107,28 @@ def test_joining_row_equals_solo(model):
         mx.eval(model.call([STEPS[number][:1]], first))
     for mine, other in zip(first, second, strict=True):
         mine.extend(other)
-    said = model.call([STEPS[5][:1], STEPS[5][:1]], first)[:, -1]
+    outputs = model.call([STEPS[5][:1], STEPS[5][:1]], first)[:, -1]
     for row, fed in enumerate(([tokens[0] for tokens in STEPS[:6]], [STEPS[5][0]])):
         own = model.make_cache()
         engine.forget(model)
         model.call([PROMPTS[row]], own)
         for token in fed:
             expected = model.call([[token]], own)[0, -1]
-        assert_close_in_scale(said[row], expected)
+        assert_close_in_scale(outputs[row], expected)
 
 
 @pytest.mark.slow
 def test_solo_is_bit_identical(model, manager):
-    def decoded() -> list:
+    def decode() -> list:
         engine.forget(model)
         cache = model.make_cache()
-        said = [model.call([PROMPTS[-1]], cache)]
-        return said + [model.call([[tokens[0]]], cache) for tokens in STEPS]
+        outputs = [model.call([PROMPTS[-1]], cache)]
+        return outputs + [model.call([[tokens[0]]], cache) for tokens in STEPS]
 
-    after = decoded()
+    after = decode()
     mx.eval(after)
     manager.restore()
-    for one, other in zip(after, decoded(), strict=True):
+    for one, other in zip(after, decode(), strict=True):
         assert mx.array_equal(one, other).item()
 
 

@@ -13,7 +13,7 @@ def samplers(distribution: str) -> Any:
     return module_or_skip(f"{package_of(distribution)}.sample_utils", "make_logits_processors")
 
 
-def biased(samplers: Any, **options: Any) -> list[Any]:
+def bias_logits(samplers: Any, **options: Any) -> list[Any]:
     logits = mx.array([[0.5, 1.0, -2.0, 3.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
     for processor in samplers.make_logits_processors(**options):
         logits = processor(mx.array([1, 2, 2]), logits)
@@ -23,11 +23,11 @@ def biased(samplers: Any, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("bias", [{}, {1: 2.0}, {0: -1.5, 4: 0.5}, {3: -100.0}])
 def test_allowed_values_give_same_logits(samplers, ungated, bias):
     options = {"logit_bias": bias, "repetition_penalty": 1.5, "repetition_context_size": 2}
-    before = biased(samplers, **options)
+    before = bias_logits(samplers, **options)
     manager = ungated("sampling-limits")
-    assert biased(samplers, **options) == before
+    assert bias_logits(samplers, **options) == before
     outside = {**bias, 5: 9.0, -1: 9.0, 10**9: 9.0, 10**30: 9.0}
-    assert biased(samplers, **{**options, "logit_bias": outside}) == before
+    assert bias_logits(samplers, **{**options, "logit_bias": outside}) == before
     assert not manager.failures
 
 

@@ -19,7 +19,7 @@ def test_models_with_values_of_width_zero(family, beside):
     assert cell.verdict == "green", cell.detail
 
 
-def fed(width: int) -> list[object]:
+def make_fed_caches(width: int) -> list[object]:
     cache = caches.KVCache()
     cache.update_and_fetch(mx.ones((1, 1, 3, 4)), mx.ones((1, 1, 3, width)))
     return [cache]
@@ -28,9 +28,9 @@ def fed(width: int) -> list[object]:
 def test_other_files_are_unchanged(tmp_path, ungated):
     """To the byte, and a file that was saved without the patch loads with it."""
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
-    caches.save_prompt_cache(str(files[0]), fed(4), {"own": "entry"})
+    caches.save_prompt_cache(str(files[0]), make_fed_caches(4), {"own": "entry"})
     ungated("saved-empty")
-    caches.save_prompt_cache(str(files[1]), fed(4), {"own": "entry"})
+    caches.save_prompt_cache(str(files[1]), make_fed_caches(4), {"own": "entry"})
     cache, metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
     assert isinstance(caches.load_prompt_cache(str(files[0])), list)
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -38,7 +38,7 @@ def test_other_files_are_unchanged(tmp_path, ungated):
 
 
 def test_saved_caches_are_not_changed(tmp_path, ungated):
-    cache = fed(0)
+    cache = make_fed_caches(0)
     before = dict(vars(cache[0]))
     file = str(tmp_path / "cache.safetensors")
     ungated("saved-empty")
@@ -51,5 +51,5 @@ def test_saved_caches_are_not_changed(tmp_path, ungated):
 def test_other_errors_are_unchanged(tmp_path, ungated):
     ungated("saved-empty")
     with pytest.raises(Exception) as raised:
-        caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), fed(4))
+        caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), make_fed_caches(4))
     assert "saved_empty" not in str(raised.value)

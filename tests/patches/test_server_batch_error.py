@@ -32,9 +32,9 @@ def test_batch_gets_error_and_next_is_served():
         server.requests.put((answer, request))
     restart_after_errors(until_empty, server)
     assert server.taken[-1] == "next"
-    told = [answer.get_nowait() for answer in answers[:3]]
-    assert [str(error) for error in told] == ["bad"] * 3
-    assert all(error.__traceback__ is None for error in told)
+    errors = [answer.get_nowait() for answer in answers[:3]]
+    assert [str(error) for error in errors] == ["bad"] * 3
+    assert all(error.__traceback__ is None for error in errors)
     assert answers[3].empty()
     assert "get" not in vars(server.requests)
 

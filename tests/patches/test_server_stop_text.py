@@ -7,7 +7,7 @@ from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import generate_answer
 
 from ..releases.models import module_or_skip
-from .pieces import join_text, splits
+from .chunks import join_text, splits
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def server(ungated):
     ],
 )
 def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
-    for pieces in splits(text):
-        responses, context = generate_answer(server, pieces, stops)
-        assert join_text(responses) == wanted, pieces
+    for chunks in splits(text):
+        responses, context = generate_answer(server, chunks, stops)
+        assert join_text(responses) == wanted, chunks
         assert context._should_stop == (wanted != text)
 
 
@@ -73,9 +73,9 @@ def test_text_is_streamed_early():
 
 
 def test_stop_string_does_not_span_reasoning():
-    pieces = [("a#", "reasoning"), ("#b", "normal")]
+    chunks = [("a#", "reasoning"), ("#b", "normal")]
     responses = (
-        SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
+        SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in chunks
     )
     assert join_text(cut_at_stops(responses, ["##"], print)) == "a##b"
 

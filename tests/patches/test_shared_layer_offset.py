@@ -27,12 +27,12 @@ def test_gemma4_chunked_equals_whole(repaired):
 def test_nothing_without_shared_layers_or_cache(own, distribution, beside):
     model = tiny(distribution, "gemma3n", **own)
 
-    def said():
+    def compute_logits():
         return model.call([list(range(1, 8))], model.make_cache() if own else None)
 
-    before = said()
+    before = compute_logits()
     beside("shared-layer-offset", "altup-batch")
-    assert mx.array_equal(before, said())
+    assert mx.array_equal(before, compute_logits())
 
 
 def test_view_has_cache_class():

@@ -24,12 +24,12 @@ def test_spaces_are_streamed(text, patched):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_cleaning_tokenizer_is_unchanged(text, ungated):
-    def said():
+    def read_stream():
         return stream(utils.BPEStreamingDetokenizer, Tokenizer(cleaning=True), text)
 
-    before = said()
+    before = read_stream()
     ungated("stream-spaces")
-    assert said() == before
+    assert read_stream() == before
 
 
 def test_other_tokenizer_is_not_tried(patched):

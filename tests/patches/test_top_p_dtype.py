@@ -15,11 +15,11 @@ def samplers(distribution):
     return module_or_skip(f"{package_of(distribution)}.sample_utils", "apply_top_p")
 
 
-def drawn(shape=(2, TOKENS), scale=2.0):
+def draw(shape=(2, TOKENS), scale=2.0):
     return scale * mx.random.normal(shape, key=mx.random.key(7))
 
 
-def normalized(logits):
+def normalize(logits):
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
@@ -27,9 +27,9 @@ def normalized(logits):
 @pytest.mark.parametrize("scale", [0.0, 0.5, 2.0, 6.0])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_nucleus_equals_float32(samplers, dtype, scale, nucleus):
-    logprobs = normalized(drawn(scale=scale).astype(dtype))
+    logprobs = normalize(draw(scale=scale).astype(dtype))
     kept = keep_values(samplers.apply_top_p, logprobs, nucleus)
-    exact = samplers.apply_top_p(normalized(logprobs.astype(mx.float32)), nucleus)
+    exact = samplers.apply_top_p(normalize(logprobs.astype(mx.float32)), nucleus)
     assert kept.dtype == dtype
     assert mx.array_equal(kept > -mx.inf, exact > -mx.inf)
     assert mx.array_equal(mx.where(kept > -mx.inf, kept, logprobs), logprobs)
@@ -37,7 +37,7 @@ def test_nucleus_equals_float32(samplers, dtype, scale, nucleus):
 
 
 def test_float32_is_unchanged(samplers):
-    logprobs = normalized(drawn())
+    logprobs = normalize(draw())
     seen = []
     keep_values(lambda *args: seen.append(args), logprobs, 0.9)
     assert seen[0][0] is logprobs
@@ -50,7 +50,7 @@ def test_float32_is_unchanged(samplers):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_dropped_tokens_stay_dropped(samplers, dtype):
-    logprobs = normalized(drawn().astype(dtype))
+    logprobs = normalize(draw().astype(dtype))
     logprobs = mx.where(mx.arange(TOKENS) % 2 == 0, logprobs, -mx.inf)
     assert logprobs.dtype == dtype
     kept = keep_values(samplers.apply_top_p, logprobs, 0.9) > -mx.inf
@@ -60,7 +60,7 @@ def test_dropped_tokens_stay_dropped(samplers, dtype):
 
 def test_supported_dtypes_are_not_converted():
     for dtype, own in ((mx.float32, True), (mx.bfloat16, True), (mx.float16, False)):
-        logits = drawn().astype(dtype)
+        logits = draw().astype(dtype)
         seen = normalize_float16(logits)
         assert (seen is logits) == own
         assert seen.dtype == (dtype if own else mx.float32)
@@ -71,7 +71,7 @@ def test_sampler_draws_from_nucleus(samplers, dtype, ungated):
     """``make_sampler`` looks up its filters when it draws, so it uses the patched one."""
     ungated("top-p-dtype")
     sampler = samplers.make_sampler(temp=1.0, top_p=0.5)
-    logprobs = normalized(drawn((1, TOKENS)).astype(dtype))
+    logprobs = normalize(draw((1, TOKENS)).astype(dtype))
     probabilities = mx.softmax(logprobs.astype(mx.float32), axis=-1)[0]
     order = mx.argsort(-probabilities)
     size = (mx.cumsum(probabilities[order]) < 0.5).sum().item()

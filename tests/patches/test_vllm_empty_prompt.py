@@ -21,13 +21,13 @@ def model():
 @pytest.mark.parametrize("prompt", ["", " " * 100, []], ids=["text", "blanks", "tokens"])
 def test_empty_prompt_is_refused_others_continue(model, prompt):
     server = Server(model)
-    alone = Server(model).answer(PROMPT)
-    said, refused = answer_beside(server, prompt)
-    assert said == alone
+    solo = Server(model).answer(PROMPT)
+    answer, refused = answer_beside(server, prompt)
+    assert answer == solo
     assert "the prompt has no tokens" in refused
     assert not server.scheduler.waiting
     assert not server.scheduler.running
-    assert server.answer(PROMPT) == alone
+    assert server.answer(PROMPT) == solo
 
 
 def test_error_reaches_client(model):
@@ -40,9 +40,9 @@ def test_error_reaches_client(model):
 
 @pytest.mark.parametrize("prompt", ["7", " " * 100 + "7", [7]])
 def test_one_token_prompt_is_answered(model, prompt):
-    said, refused = answer_beside(Server(model), prompt)
+    answer, refused = answer_beside(Server(model), prompt)
     assert not refused
-    assert said == Server(model).answer(PROMPT)
+    assert answer == Server(model).answer(PROMPT)
 
 
 def test_only_beginning_is_tokenized_again(model, monkeypatch):

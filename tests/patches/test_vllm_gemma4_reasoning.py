@@ -22,10 +22,10 @@ def test_thought_and_answer_are_split(answer, meant):
 @pytest.mark.parametrize("answer", [a for a in ANSWERS if not a.startswith("thought A")])
 def test_longer_text_only_adds(answer):
     # A marker is one token, so it always arrives whole.
-    pieces = [p for part in split_markers(answer) for p in ([part] if part[:1] == "<" else part)]
+    chunks = [p for part in split_markers(answer) for p in ([part] if part[:1] == "<" else part)]
     text, before = "", ("", "")
-    for piece in pieces:
-        text += piece
+    for chunk in chunks:
+        text += chunk
         now = gemma4_reasoning.split_channels(text)
         assert all(new.startswith(old) for old, new in zip(before, now, strict=True)), text
         before = now
@@ -36,4 +36,4 @@ def test_longer_text_only_adds(answer):
 def split_markers(text):
     for marker in (gemma4_reasoning.START, gemma4_reasoning.END):
         text = text.replace(marker, f"\0{marker}\0")
-    return [piece for piece in text.split("\0") if piece]
+    return [chunk for chunk in text.split("\0") if chunk]

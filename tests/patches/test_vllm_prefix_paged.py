@@ -32,7 +32,7 @@ def kv(*shape):
     return keys, -keys
 
 
-def extracted(layer):
+def extract_layer(layer):
     """A layer as the host hands it over."""
     kind = {"class_name": type(layer).__name__, "class_ref": type(layer)}
     return {"state": layer.state, "meta_state": layer.meta_state, **kind}
@@ -92,7 +92,7 @@ def test_quantized_layer_is_all_or_nothing():
     for layer in (plain, quantized):
         layer.update_and_fetch(keys, keys)
     cache = make_prefix_cache()
-    cache.store_cache("first", PREFIX, [extracted(plain), extracted(quantized)])
+    cache.store_cache("first", PREFIX, [extract_layer(plain), extract_layer(quantized)])
     assert cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])[0] is None
     table, rest = cache.fetch_cache("third", [*PREFIX, 91])
     assert rest == [91]
@@ -109,7 +109,7 @@ def test_returned_caches_are_copies():
     layer = ArraysCache(2)
     layer[0], layer[1] = mx.ones((1, 3, 4)), mx.ones((1, 4, 2))
     cache = make_prefix_cache()
-    cache.store_cache("first", PREFIX, [{"state": kv(1, 2, len(PREFIX), 4)}, extracted(layer)])
+    cache.store_cache("first", PREFIX, [{"state": kv(1, 2, len(PREFIX), 4)}, extract_layer(layer)])
     layer[0][:] = 7
     layer[1] = mx.zeros((1, 4, 2))
     for request in ("second", "third"):

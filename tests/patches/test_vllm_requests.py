@@ -122,14 +122,14 @@ def test_only_a_request_with_processors_is_collected_from_a_stream(processors):
     """The layer also runs if another one on the same method does."""
     engine = SimpleNamespace(stream_generate=lambda prompt, logits_processors: stream_one())
 
-    async def released(self, prompt, logits_processors=None):
+    async def generate(self, prompt, logits_processors=None):
         return "released"
 
     async def stream_one():
         yield "streamed"
 
     (target,) = [one for one in failures.PATCH.targets if one.name == "BatchedEngine.generate"]
-    call = target.factory(released)
+    call = target.factory(generate)
     answer = asyncio.run(call(engine, "hi", logits_processors=processors))
     assert answer == ("streamed" if processors else "released")
 
@@ -158,7 +158,7 @@ def test_answer_without_its_stop_string_is_unchanged(stop, engine, ungated):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "matched", "wanted"),
+    ("chunks", "matched", "wanted"),
     [
         (["one ", "tw", ""], "two", "one "),
         (["one ", "t", "w"], None, "one tw"),
@@ -168,12 +168,12 @@ def test_answer_without_its_stop_string_is_unchanged(stop, engine, ungated):
         (["one t", "wt tw"], "two", "one twt "),
     ],
 )
-def test_beginning_of_a_found_stop_string_is_held_back(pieces, matched, wanted):
+def test_beginning_of_a_found_stop_string_is_held_back(chunks, matched, wanted):
     async def outputs():
-        for number, piece in enumerate(pieces, 1):
+        for number, chunk in enumerate(chunks, 1):
             # The engine strips the whole text, which ends before the stop string.
-            output = make_output(wanted.strip(), piece, number)
-            output.finished, output.matched_stop = number == len(pieces), matched
+            output = make_output(wanted.strip(), chunk, number)
+            output.finished, output.matched_stop = number == len(chunks), matched
             yield output
 
     async def read():

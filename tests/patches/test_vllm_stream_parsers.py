@@ -54,7 +54,7 @@ def reasoning(server, monkeypatch, name):
     monkeypatch.setattr(server, "_reasoning_parser", parsers.get_parser(name)())
 
 
-def streamed(server, *answers):
+def stream_answers(server, *answers):
     return [read_deltas(events) for events in asyncio.run(run_streams(server, answers))]
 
 
@@ -65,9 +65,9 @@ def indices(events):
 @pytest.mark.parametrize("name", REASONING)
 def test_single_stream_equals_release(server, monkeypatch, ungated, name):
     reasoning(server, monkeypatch, name)
-    alone = [streamed(server, answer) for answer in REASONING[name]]
+    solo = [stream_answers(server, answer) for answer in REASONING[name]]
     ungated("vllm-stream-parsers")
-    assert [streamed(server, answer) for answer in REASONING[name]] == alone
+    assert [stream_answers(server, answer) for answer in REASONING[name]] == solo
 
 
 @pytest.mark.parametrize("name", REASONING)
@@ -76,8 +76,8 @@ def test_concurrent_streams_equal_single(server, monkeypatch, ungated, name, lat
     ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, name)
     answers = [*REASONING[name], [""] * late + REASONING[name][1], REASONING[name][0]]
-    alone = [join_deltas(*asyncio.run(run_streams(server, [answer]))) for answer in answers]
-    assert [join_deltas(events) for events in asyncio.run(run_streams(server, answers))] == alone
+    solo = [join_deltas(*asyncio.run(run_streams(server, [answer]))) for answer in answers]
+    assert [join_deltas(events) for events in asyncio.run(run_streams(server, answers))] == solo
 
 
 def test_server_parser_is_unchanged(server, monkeypatch, ungated):
@@ -85,31 +85,31 @@ def test_server_parser_is_unchanged(server, monkeypatch, ungated):
     reasoning(server, monkeypatch, "qwen3")
     attributes = vars(server._reasoning_parser)
     before = dict(attributes)
-    streamed(server, *THINKING)
+    stream_answers(server, *THINKING)
     assert vars(server._reasoning_parser) is attributes
     assert attributes == before
 
 
 def test_tool_calls_are_counted_per_stream(tools, ungated):
     ungated("vllm-stream-parsers")
-    alone = [indices(*streamed(tools, answer)) for answer in CALLS]
-    assert all(set(calls) == {0} for calls in alone)
+    solo = [indices(*stream_answers(tools, answer)) for answer in CALLS]
+    assert all(set(calls) == {0} for calls in solo)
     tools._tool_parser_instance = None  # the first stream builds it
-    assert [indices(events) for events in streamed(tools, *CALLS)] == alone
+    assert [indices(events) for events in stream_answers(tools, *CALLS)] == solo
 
 
 def test_plain_request_leaves_stream(tools, ungated):
     ungated("vllm-stream-parsers")
-    (alone,) = streamed(tools, CALLS[0])
+    (solo,) = stream_answers(tools, CALLS[0])
 
-    async def disturbed():
+    async def read_disturbed_stream():
         events = []
         async for event in open_stream(tools, CALLS[0]):
             events.append(event)
             tools._parse_tool_calls_with_parser("[TOOL_CALLS]add{}", request())
         return events
 
-    assert indices(read_deltas(asyncio.run(disturbed()))) == indices(alone) == [0, 0]
+    assert indices(read_deltas(asyncio.run(read_disturbed_stream()))) == indices(solo) == [0, 0]
 
 
 def request():
@@ -183,7 +183,7 @@ def module(monkeypatch):
     return made
 
 
-async def fed(module, text, name="_reasoning_parser"):
+async def feed_letters(module, text, name="_reasoning_parser"):
     parser = getattr(module, name)
     parser.reset()
     for letter in text:
@@ -206,14 +206,16 @@ async def side_by_side(*streams):
 
 
 def test_streams_share_parser_without_patch(module):
-    shared = asyncio.run(side_by_side(fed(module, "ab"), fed(module, "abc")))
+    shared = asyncio.run(side_by_side(feed_letters(module, "ab"), feed_letters(module, "abc")))
     assert shared != [[1, 2], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("parser", [Parser(), ToolParser("tokenizer")], ids=["plain", "tokenizer"])
 def test_streams_have_own_state(module, parser):
     module._reasoning_parser = parser
-    streams = [stream_parsers.separate_parsers(fed(module, text)) for text in ("ab", "abc", "a")]
+    streams = [
+        stream_parsers.separate_parsers(feed_letters(module, text)) for text in ("ab", "abc", "a")
+    ]
     assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3], [1]]
 
 
@@ -223,7 +225,7 @@ def test_server_has_own_state_while_stream_waits(module):
     parser.feed("x")
 
     async def run():
-        events = stream_parsers.separate_parsers(fed(module, "ab"))
+        events = stream_parsers.separate_parsers(feed_letters(module, "ab"))
         assert await anext(events) == 1
         assert vars(parser) is attributes
         assert parser.feed("y") == 2
@@ -240,7 +242,7 @@ def test_parser_built_by_stream_is_not_shared(module):
     async def building(text):
         if module._tool_parser_instance is None:
             module._tool_parser_instance = ToolParser("tokenizer")
-        async for event in fed(module, text, "_tool_parser_instance"):
+        async for event in feed_letters(module, text, "_tool_parser_instance"):
             yield event
 
     streams = [stream_parsers.separate_parsers(building(text)) for text in ("ab", "abc")]
@@ -250,7 +252,7 @@ def test_parser_built_by_stream_is_not_shared(module):
 
 def test_stream_keeps_dropped_parser(module):
     async def run():
-        events = stream_parsers.separate_parsers(fed(module, "abc"))
+        events = stream_parsers.separate_parsers(feed_letters(module, "abc"))
         got = [await anext(events)]
         module._reasoning_parser = Parser()
         return got + [event async for event in events]
@@ -260,7 +262,10 @@ def test_stream_keeps_dropped_parser(module):
 
 def test_unbuildable_parser_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
-    assert asyncio.run(read_all(stream_parsers.separate_parsers(fed(module, "ab")))) == [1, 2]
+    assert asyncio.run(read_all(stream_parsers.separate_parsers(feed_letters(module, "ab")))) == [
+        1,
+        2,
+    ]
     assert parser.seen == ["a", "b"]
 
 

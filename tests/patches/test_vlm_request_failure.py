@@ -38,10 +38,10 @@ def test_other_requests_equal_solo(kind, whole, count, fails, ungated, beside):
     ungated("vlm-request-failure")
     prompts = [prompt_of(whole, row, row in fails) for row in range(count)]
     last = prompt_of(whole, count)
-    said = served(kind, whole, prompts, last, fails)
+    answers = serve_clients(kind, whole, prompts, last, fails)
     right = [row for row in range(count + 1) if row not in fails]
     cell = compare_with_solo(
-        whole, [[*prompts, last][row] for row in right], [said[row] for row in right]
+        whole, [[*prompts, last][row] for row in right], [answers[row] for row in right]
     )
     assert cell.verdict == "green", cell.detail
 
@@ -53,7 +53,7 @@ def prompt_of(whole, row, fails=False):
     return Prompt(min(row, 1), [1, 2, 3] if fails else text, 8 if row == 0 else 4, shown=shown)
 
 
-def served(kind, whole, prompts, last, fails):
+def serve_clients(kind, whole, prompts, last, fails):
     """What the clients get, of whom some fail, each with its own error; the last comes later."""
     clients = Clients(prompts)
     inputs = {f"row {row}": one.inputs for row, one in enumerate([*prompts, last])}
@@ -82,9 +82,9 @@ def test_failures_are_separate(kind, first, others, ungated, caplog):
     ungated("vlm-request-failure")
     ungated("vlm-stop-text")  # whose layer runs the call that raises the error
     with caplog.at_level(logging.WARNING):
-        said = probe.serve(kind, first, others)
+        answers = probe.serve(kind, first, others)
     wanted = {one: probe.expect(one) for one in (first, *others)}
-    assert said == wanted
+    assert answers == wanted
     bad = [one for one in wanted if one in probe.FAILS]
     assert [one.getMessage() for one in caplog.records] == [FAILURE] * len(bad)
     assert [str(one.exc_info[1]) for one in caplog.records] == [wanted[one] for one in bad]

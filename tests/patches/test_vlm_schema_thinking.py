@@ -23,14 +23,14 @@ def first():
     )
 
 
-def allowed(row):
+def list_allowed(row):
     return [index for index in range(row.shape[-1]) if not mx.isinf(row[0, index])]
 
 
 def test_first_token_begins_thinking_or_answer(first):
     logits = mx.zeros((1, 16))
-    assert allowed(first(mx.array([3]), logits)) == [1, 5]
-    assert allowed(first.process_last_token(5, logits)) == [5]
+    assert list_allowed(first(mx.array([3]), logits)) == [1, 5]
+    assert list_allowed(first.process_last_token(5, logits)) == [5]
 
 
 def test_thinking_is_free(first):
@@ -38,12 +38,12 @@ def test_thinking_is_free(first):
     first(mx.array([3]), logits)
     assert first.process_last_token(1, logits) is logits
     assert first.process_last_token(9, logits) is logits
-    assert allowed(first.process_last_token(2, logits)) == [5]
+    assert list_allowed(first.process_last_token(2, logits)) == [5]
 
 
 def test_reset_and_clone_decide_anew(first):
     logits = mx.zeros((1, 16))
     first.process_last_token(5, logits)
     first.reset()
-    assert allowed(first(mx.array([3]), logits)) == [1, 5]
+    assert list_allowed(first(mx.array([3]), logits)) == [1, 5]
     assert first.enable_thinking is True

@@ -10,7 +10,7 @@ from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer, has_messages
 from mlx_patches.probes.vlm_server import make_silent_generator
 
-from .pieces import join_text, splits
+from .chunks import join_text, splits
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -38,13 +38,13 @@ def build():
 def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
     ungated("vlm-stop-text")
     listed = [stop] if isinstance(stop, str) else stop
-    for pieces in splits(text):
-        tokens, cancelled = generate_answer(pieces, stop=stop)
-        assert join_text(tokens) == wanted, pieces
+    for chunks in splits(text):
+        tokens, cancelled = generate_answer(chunks, stop=stop)
+        assert join_text(tokens) == wanted, chunks
         assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
         # A row that has ended by itself is not cancelled.
         ends = [text.find(word) + len(word) for word in listed if word and word in text]
-        assert cancelled == [7] * (min(ends, default=len(text)) <= len(text) - len(pieces[-1]))
+        assert cancelled == [7] * (min(ends, default=len(text)) <= len(text) - len(chunks[-1]))
         assert all(token.finish_reason is None for token in tokens[:-1])
 
 
@@ -100,7 +100,7 @@ def test_leaving_client_cancels_row(build, ungated):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "prompt", "wanted"),
+    ("chunks", "prompt", "wanted"),
     [
         (["a", "b#", "#c"], "hi", "ab"),
         (["<think>", "a##", "</think>", "b##c"], "hi", "<think>a##</think>b"),
@@ -108,12 +108,12 @@ def test_leaving_client_cancels_row(build, ungated):
         (["<", "think", ">a##", "b</th", "ink>", "c##"], "hi", "<think>a##b</think>c"),
     ],
 )
-def test_stop_sequences_end_a_message_after_its_thinking(pieces, prompt, wanted, build, ungated):
+def test_stop_sequences_end_a_message_after_its_thinking(chunks, prompt, wanted, build, ungated):
     if not has_messages():
         pytest.skip("this release has no /v1/messages")
     ungated("vlm-stop-text")
     sent = {"stop_sequences": ["##"]}
-    tokens, cancelled = generate_answer([*pieces, "d"], "AnthropicRequest", prompt, **sent)
+    tokens, cancelled = generate_answer([*chunks, "d"], "AnthropicRequest", prompt, **sent)
     assert join_text(tokens) == wanted
     assert tokens[-1].finish_reason == "stop"
     assert cancelled == [7]

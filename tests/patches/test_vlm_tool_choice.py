@@ -75,15 +75,15 @@ def test_marker_of_several_tokens_is_forced_in_order():
     process = patch.StartCall([3, 1])
     logits = mx.zeros((1, 4))
 
-    def allowed(row):
+    def list_allowed(row):
         return [index for index, one in enumerate(row[0].tolist()) if one == 0]
 
     for start in (process, process.clone()):
-        assert allowed(start(mx.array([0]), logits)) == [3]
-        assert allowed(start.process_last_token(3, logits)) == [1]
-        assert allowed(start.process_last_token(1, logits)) == [0, 1, 2, 3]
+        assert list_allowed(start(mx.array([0]), logits)) == [3]
+        assert list_allowed(start.process_last_token(3, logits)) == [1]
+        assert list_allowed(start.process_last_token(1, logits)) == [0, 1, 2, 3]
         start.reset()
-        assert allowed(start(mx.array([0]), logits)) == [3]
+        assert list_allowed(start(mx.array([0]), logits)) == [3]
 
 
 def test_summary_is_free():

@@ -7,7 +7,7 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_unread_calls import patch
 from mlx_patches.patches.server.vlm_unread_calls.probe import BROKEN, END, GOOD, START, read_answer
 
-from .pieces import join_text
+from .chunks import join_text
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -20,8 +20,8 @@ class SimpleToken:
 
 def check(text, size, start="<c>", end="</c>", thinking=lambda token: False):
     """The text of an answer in pieces, whose calls are readable if they begin with a g."""
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    tokens = [SimpleToken(piece) for piece in pieces[:-1]] + [SimpleToken(pieces[-1], "stop")]
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
+    tokens = [SimpleToken(chunk) for chunk in chunks[:-1]] + [SimpleToken(chunks[-1], "stop")]
     return join_text(
         patch.check_calls(
             tokens,
@@ -91,15 +91,15 @@ def test_tokens_outside_calls_are_not_held_back():
 
 def test_release_parses_what_keeps_its_markers(ungated):
     ungated("vlm-unread-calls")
-    pieces = ["a", START, BROKEN, END, START, GOOD, END]
-    assert join_text(read_answer(pieces)) == f"a{BROKEN}{START}{GOOD}{END}"
-    assert join_text(read_answer(pieces, tools=None)) == "".join(pieces)
+    chunks = ["a", START, BROKEN, END, START, GOOD, END]
+    assert join_text(read_answer(chunks)) == f"a{BROKEN}{START}{GOOD}{END}"
+    assert join_text(read_answer(chunks, tools=None)) == "".join(chunks)
 
 
 def test_thinking_of_an_answer_keeps_its_text(ungated):
     ungated("vlm-unread-calls")
-    pieces = ["<think>", START, BROKEN, END, "</think>", START, BROKEN, END]
-    assert join_text(read_answer(pieces)) == f"<think>{START}{BROKEN}{END}</think>{BROKEN}"
+    chunks = ["<think>", START, BROKEN, END, "</think>", START, BROKEN, END]
+    assert join_text(read_answer(chunks)) == f"<think>{START}{BROKEN}{END}</think>{BROKEN}"
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

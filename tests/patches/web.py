@@ -33,9 +33,9 @@ class Server:
         with connected, suppress(OSError):
             request = b""
             while b"\r\n\r\n" not in request:
-                if not (piece := connected.recv(4096)):
+                if not (chunk := connected.recv(4096)):
                     return
-                request += piece
+                request += chunk
             path = request.split(b" ")[1].decode()
             self.asked.append(path)
             self.requests.append(request)

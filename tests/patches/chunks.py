@@ -10,9 +10,9 @@ def join_text(responses):
 def splits(text):
     """Every way to cut a text into pieces."""
     for cuts in itertools.product((False, True), repeat=len(text) - 1):
-        pieces, last = [], 0
+        chunks, last = [], 0
         for place, is_cut in enumerate(cuts, 1):
             if is_cut:
-                pieces.append(text[last:place])
+                chunks.append(text[last:place])
                 last = place
-        yield [*pieces, text[last:]]
+        yield [*chunks, text[last:]]
