@@ -87,8 +87,8 @@ class Conformance:
     def test_apply(self, case, before, paths, manager):
         outcomes = manager.apply(case.patch)
         live = snapshot(case.patch)
-        assert applied(outcomes) == paths
-        assert applied(manager.status()) == paths
+        assert list_applied(outcomes) == paths
+        assert list_applied(manager.status()) == paths
         assert [path for path in targets_of(case) if live[path] is not before[path]] == paths
 
     def test_apply_twice(self, case, manager):
@@ -98,7 +98,7 @@ class Conformance:
         assert_same(snapshot(case.patch), objects)
 
     def test_dry_run(self, case, before, manager):
-        assert not applied(manager.apply(case.patch, dry_run=True))
+        assert not list_applied(manager.apply(case.patch, dry_run=True))
         assert manager.status() == []
         assert_same(snapshot(case.patch), before)
 
@@ -107,7 +107,7 @@ class Conformance:
         restored = manager.restore()
         assert [outcome.target for outcome in restored] == paths[::-1]
         assert {outcome.status for outcome in restored} == {Status.DISABLED}
-        assert not applied(manager.status())
+        assert not list_applied(manager.status())
         assert_same(snapshot(case.patch), before)
         assert manager.restore() == []
 
@@ -115,15 +115,15 @@ class Conformance:
         first = manager.apply(case.patch)
         manager.restore()
         assert manager.apply(case.patch) == first
-        assert applied(manager.status()) == paths
+        assert list_applied(manager.status()) == paths
 
     @pytest.mark.parametrize("kind", ["wrapt", "closure"])
     def test_wrapper_on_top_stays(self, case, before, present, paths, manager, kind):
         manager.apply(case.patch)
         ours = snapshot(case.patch)
         theirs = {target.path: put_on_top(kind, target) for target in present}
-        assert applied(manager.status()) == paths
-        assert applied(manager.apply(case.patch)) == paths
+        assert list_applied(manager.status()) == paths
+        assert list_applied(manager.apply(case.patch)) == paths
         restored = {outcome.target: outcome for outcome in manager.restore()}
         live = snapshot(case.patch)
         for target in present:
@@ -140,7 +140,7 @@ class Conformance:
     def test_wrapper_below_stays(self, case, before, present, paths, manager):
         wrapped = [target for target in present if not target.defines_new_attribute]
         theirs = {target.path: put_on_top("closure", target) for target in wrapped}
-        assert applied(manager.apply(case.patch)) == paths
+        assert list_applied(manager.apply(case.patch)) == paths
         manager.restore()
         live = snapshot(case.patch)
         assert [path for path in theirs if live[path] is not theirs[path]] == []
@@ -172,7 +172,7 @@ class Conformance:
                 with_factory(case.patch, target, raising(ValueError("on purpose")))
             )
             assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
-            assert not applied(manager.status())
+            assert not list_applied(manager.status())
             assert_same(snapshot(case.patch), before)
 
     def test_interrupted_factory_leaves_nothing(self, case, before, present):
@@ -180,7 +180,7 @@ class Conformance:
             manager = case.manager()
             with pytest.raises(KeyboardInterrupt):
                 manager.apply(with_factory(case.patch, target, raising(KeyboardInterrupt())))
-            assert not applied(manager.status())
+            assert not list_applied(manager.status())
             assert_same(snapshot(case.patch), before)
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -193,8 +193,8 @@ class Conformance:
                     with pytest.raises(KeyboardInterrupt):
                         manager.apply(case.patch)
                 else:
-                    assert not applied(manager.apply(case.patch))
-            assert not applied(manager.status())
+                    assert not list_applied(manager.apply(case.patch))
+            assert not list_applied(manager.status())
             assert_same(snapshot(case.patch), before)
 
     def test_ineffective_write_is_rolled_back(self, case, before, present, paths, monkeypatch):
@@ -219,20 +219,20 @@ class Conformance:
             write(*place(target), before[target.path])
         lost = [outcome.target for outcome in manager.status() if outcome.status is Status.LOST]
         assert lost == paths
-        assert not applied(manager.status())
-        assert applied(manager.apply(case.patch)) == paths
-        assert applied(manager.status()) == paths
+        assert not list_applied(manager.status())
+        assert list_applied(manager.apply(case.patch)) == paths
+        assert list_applied(manager.status()) == paths
 
     def test_forked_child(self, case, before, paths, manager):
         manager.apply(case.patch)
 
         def child() -> None:
-            assert applied(manager.status()) == paths
+            assert list_applied(manager.status()) == paths
             manager.restore()
             assert_same(snapshot(case.patch), before)
 
-        assert forked(child) == 0
-        assert applied(manager.status()) == paths
+        assert fork_check(child) == 0
+        assert list_applied(manager.status()) == paths
 
     def test_patch_first_in_another_process(self, case, paths):
         on, off = case.child("apply", "import", "status", "restore", "status")
@@ -308,7 +308,7 @@ def write(owner: Any, attribute: str, value: Any) -> None:
         setattr(owner, attribute, value)
 
 
-def applied(outcomes: Any) -> list[str]:
+def list_applied(outcomes: Any) -> list[str]:
     return [outcome.target for outcome in outcomes if outcome.status is Status.APPLIED]
 
 
@@ -319,18 +319,18 @@ def targets_of(case: Case) -> list[str]:
 def put_on_top(kind: str, target: Target) -> Any:
     """Wrap the live object as another package would; returns the new live object."""
     owner, attribute = place(target)
-    theirs = wrapped(kind, vars(owner)[attribute])
+    theirs = wrap(kind, vars(owner)[attribute])
     setattr(owner, attribute, theirs)
     return theirs
 
 
-def wrapped(kind: str, obj: Any) -> Any:
+def wrap(kind: str, obj: Any) -> Any:
     if isinstance(obj, property):
-        return property(wrapped(kind, obj.fget), obj.fset, obj.fdel, obj.__doc__)
+        return property(wrap(kind, obj.fget), obj.fset, obj.fdel, obj.__doc__)
     if kind == "wrapt":
         return wrapt.FunctionWrapper(obj, passing_on)
     if isinstance(obj, (classmethod, staticmethod)):
-        return type(obj)(wrapped(kind, obj.__func__))
+        return type(obj)(wrap(kind, obj.__func__))
 
     @functools.wraps(obj)
     def closure(*args: Any, **kwargs: Any) -> Any:
@@ -384,15 +384,15 @@ def raising_after(
 ) -> Callable[..., None]:
     """A ``Site.install`` that raises after it has written one target's layer."""
 
-    def interrupted(site: Site, composed: Composed) -> None:
+    def interrupt(site: Site, composed: Composed) -> None:
         write(site, composed)
         if site.path == target.path and composed.layers:
             raise error("on purpose")
 
-    return interrupted
+    return interrupt
 
 
-def forked(check: Callable[[], None]) -> int:
+def fork_check(check: Callable[[], None]) -> int:
     """The exit status of a forked child that runs a check: 0 if the check did not raise."""
     child = os.fork()
     if child == 0:
@@ -425,7 +425,7 @@ def main(module: str, patch_id: str, *steps: str) -> None:
             session.restore(None)
         elif step == "status":
             changed = [t.path for t in patch.targets if is_ours(live_object(t), patch)]
-            found.append({"applied": applied(session.status()), "changed": changed})
+            found.append({"applied": list_applied(session.status()), "changed": changed})
     print(json.dumps(found))
 
 

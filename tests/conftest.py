@@ -24,13 +24,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     share = int(os.environ.get(SHARE, "1"))
     every = tuple(f"{file}::" for file in os.environ.get(EVERY, "").split())
 
-    def chosen(item: pytest.Item) -> bool:
+    def is_chosen(item: pytest.Item) -> bool:
         if item.nodeid.startswith(every):
             return True
         processes = any(name in item.name for name in PROCESSES)
         of = max(share, PROCESSES_SHARE) if processes else share
         return of == 1 or crc32(f"{environment()} {item.nodeid}".encode()) % of == 0
 
-    left_out = [item for item in items if not chosen(item)]
+    left_out = [item for item in items if not is_chosen(item)]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if chosen(item)]
+    items[:] = [item for item in items if is_chosen(item)]

@@ -47,7 +47,7 @@ def is_participle(name: str) -> bool:
     first = name.strip("_").partition("_")[0]
     if _IRREGULAR.fullmatch(first):
         return True
-    return first.endswith("ed") and not _NOT_PARTICIPLES.fullmatch(first)
+    return first.islower() and first.endswith("ed") and not _NOT_PARTICIPLES.fullmatch(first)
 
 
 def functions(source: str) -> Iterator[tuple[int, str]]:

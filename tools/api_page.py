@@ -61,23 +61,23 @@ def of_member(path: str, thing: Any) -> Iterator[str]:
 
 
 def first(thing: Any) -> str:
-    said = (inspect.getdoc(thing) or "").partition("\n\n")[0]
-    return code(said.replace("\n", " "))
+    doc = (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    return code(doc.replace("\n", " "))
 
 
 def signature(thing: Any, bound: bool = False) -> str:
     """The signature without the parameters' types, the same on every Python version."""
     found = inspect.signature(thing, follow_wrapped=False)
-    said = []
+    words = []
     for parameter in list(found.parameters.values())[bound:]:
         text = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         text += parameter.name
         if parameter.default is not parameter.empty:
             text += f"={default(parameter.default)}"
-        said.append(text)
+        words.append(text)
     returned = found.return_annotation
     arrow = "" if returned is found.empty else f" -> {annotation(returned)}"
-    return f"({', '.join(said)}){arrow}"
+    return f"({', '.join(words)}){arrow}"
 
 
 def annotation(found: Any) -> str:
@@ -100,8 +100,8 @@ def markdown(docstring: str) -> str:
             section = line
             lines += [line, ""]
         elif section and line.startswith("    ") and not line.startswith("     "):
-            name, colon, said = line.strip().partition(": ")
-            lines.append(f"- `{name}`: {said}" if colon else f"  {line.strip()}")
+            name, colon, doc = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {doc}" if colon else f"  {line.strip()}")
         else:
             section = section if line.startswith(" ") or not line else ""
             lines.append(textwrap.dedent(line) if not section else f"  {line.strip()}".rstrip())

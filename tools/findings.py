@@ -205,13 +205,13 @@ def defects(one: dict[str, Any]) -> list[str]:
     groups: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for family, pairs in cell_pairs(one).items():
         red = [name for name, pair in pairs.items() if pair[1:] == "r"]
-        said = {name: one["details_with"][family][name] for name in red}
-        silent = [name for name in red if not CRASH.search(said[name])]
+        details_of = {name: one["details_with"][family][name] for name in red}
+        silent = [name for name in red if not CRASH.search(details_of[name])]
         if silent:
             groups[f"logits differ from a single request: {places_of(silent)}"][family] = silent
         for name in red:
             if name not in silent:
-                groups[crash(said[name])].setdefault(family, []).append(name)
+                groups[crash(details_of[name])].setdefault(family, []).append(name)
     if not groups:
         return ["None."]
     lines = []
@@ -245,5 +245,5 @@ def crash(detail: str) -> str:
     """A crash's text with its numbers replaced, so that one defect of many families is one line."""
     where = CRASH.search(detail)
     assert where
-    said = re.sub(r"\d+", "N", detail[: where.start(2) - 2]).replace("|", "\\|")
-    return f"{said} (`{where[2]}`)"
+    details_of = re.sub(r"\d+", "N", detail[: where.start(2) - 2]).replace("|", "\\|")
+    return f"{details_of} (`{where[2]}`)"

@@ -258,8 +258,8 @@ def page() -> list[str]:
     lines = evidence_file.table(("release set", "equal", "repaired", "different"), rows)
     for one in sets[-1:]:
         found = {kind: off(one, kind)[1] for kind in one["without"] if kind in one["with"]}
-        told = [f"`{kind}` ({', '.join(left)})" for kind, left in found.items() if left]
-        lines += ["", f"Different in {one['set']}: {', '.join(told) or 'none'}."]
+        listed = [f"`{kind}` ({', '.join(left)})" for kind, left in found.items() if left]
+        lines += ["", f"Different in {one['set']}: {', '.join(listed) or 'none'}."]
     return lines
 
 

@@ -163,14 +163,14 @@ def measure(
                 evidence[name] = update_cells(evidence.get(name, {}), found, only)
         if "with" in evidence and likely is not None:
             # Which patches a cell needs, the plain CPU says where it can run the cell.
-            told = evidence_of(one).get("needs", {}) if place.is_emulated else {}
+            needs_of = evidence_of(one).get("needs", {}) if place.is_emulated else {}
             repaired = {
                 family: [
                     name
                     for name, pair in pairs.items()
                     if pair in ("rg", "rn")
                     and only.has(family, name)
-                    and name not in told.get(family, {})
+                    and name not in needs_of.get(family, {})
                 ]
                 for family, pairs in cell_pairs(evidence).items()
             }

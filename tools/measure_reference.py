@@ -158,8 +158,8 @@ def crashes(
 
 def name_outside(rows: Iterable[Mapping[str, Any]]) -> str:
     """The other implementation and its version, as the summary of a family says it."""
-    said = (row["detail"].partition("against ")[2].partition(":")[0] for row in rows)
-    return next(filter(None, said), "")
+    others = (row["detail"].partition("against ")[2].partition(":")[0] for row in rows)
+    return next(filter(None, others), "")
 
 
 def is_repaired(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> bool:

@@ -143,14 +143,14 @@ def add(
     for scenario in scenarios:
         own = [row for row in rows if row["scenario"].partition(":")[0] == scenario]
         own = [row for row in own if row["verdict"] != NOT_BUILT]
-        told = scenario == FIELDS
-        known, said = cells.setdefault(scenario, {}), details.setdefault(scenario, {})
+        keeps_details = scenario == FIELDS
+        known, texts = cells.setdefault(scenario, {}), details.setdefault(scenario, {})
         for row in own:
             name = row["scenario"].partition(":")[2] or row["family"]
             known[name] = LETTERS[row["verdict"]]
-            said.pop(name, None)
-            if row["verdict"] == RED or told:
-                said[name] = row["detail"]
+            texts.pop(name, None)
+            if row["verdict"] == RED or keeps_details:
+                texts[name] = row["detail"]
 
 
 def table() -> list[str]:

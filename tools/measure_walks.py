@@ -87,8 +87,8 @@ def table() -> list[str]:
         right = [one for one in own.values() if one["verdict"] == GREEN]
         red = [name.partition(":")[2] for name in own if own[name]["verdict"] == RED]
         counts = (sum(one[what] for one in right) for what in COUNTS)
-        said = ", ".join(f"`{name}`" for name in red) or "none"
-        rows.append((found["set"], len(own), *counts, said))
+        cells = ", ".join(f"`{name}`" for name in red) or "none"
+        rows.append((found["set"], len(own), *counts, cells))
     return evidence_file.table(("release set", "families", "walks", "sequences", "red"), rows)
 
 

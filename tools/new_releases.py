@@ -52,8 +52,8 @@ def main() -> None:
     for name, version in newer.items():
         old = WATCHED.read_text()
         write_whole(WATCHED, old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
-    said = [*added, *(f"{name} {version}" for name, version in newer.items())]
-    print("\n".join(said) or "nothing new")
+    changes = [*added, *(f"{name} {version}" for name, version in newer.items())]
+    print("\n".join(changes) or "nothing new")
     if output := os.environ.get("GITHUB_OUTPUT"):
         with open(output, "a") as file:
             file.write(f"sets={json.dumps([*added, *again])}\n")

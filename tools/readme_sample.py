@@ -22,8 +22,8 @@ def main() -> None:
     folder = ROOT / ".nox" / "readme-sample"
     python = release_sets.make(release_sets.find(SET), folder)
     text = README.read_text()
-    said = release_sets.run(python, "-m", "mlx_patches", "audit", MODEL, codes=(1,))
-    sample = said.replace(str(folder), "/path/to/env").strip()
+    output = release_sets.run(python, "-m", "mlx_patches", "audit", MODEL, codes=(1,))
+    sample = output.replace(str(folder), "/path/to/env").strip()
     if not SAMPLE.search(text):
         raise SystemExit(f"README.md: no sample that begins with '{COMMAND}'")
     written = SAMPLE.sub(lambda found: found[1] + sample, text)

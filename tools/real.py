@@ -179,12 +179,12 @@ class Release:
         if not todo:
             return
         task = {"kind": kind, "prompts": few, "family": families[0]}
-        alone = asked.child({"do": "reference", **task})
+        solo = asked.child({"do": "reference", **task})
         for own, scenarios in todo:
-            asked_of = alone if families[0] in own else [one for one in alone if one["some"]]
+            asked_of = solo if families[0] in own else [one for one in solo if one["some"]]
             unlike: dict[str, float] = {}
             if scenarios == ["server"]:
-                rows = asked.run_server([one for one in alone if one["some"]], families)
+                rows = asked.run_server([one for one in solo if one["some"]], families)
             else:
                 task = {"do": "ask", "kind": kind, "prompts": asked_of}
                 rows = asked.rows({**task, "families": own, "scenarios": scenarios}, unlike)
@@ -256,15 +256,15 @@ class Asked:
             both = pool.map(lambda patched: self.run_all(task, patched), (False, True))
             without, with_ = ({(r["family"], r["scenario"]): r for r in one} for one in both)
         rows = []
-        for (family, scenario), said in with_.items():
+        for (family, scenario), answers in with_.items():
             if scenario == "":
-                if said.get("apart", 0) > ANOTHER:
-                    unlike[f"{self.weights.name} as {family}"] = round(said["apart"], 3)
+                if answers.get("apart", 0) > ANOTHER:
+                    unlike[f"{self.weights.name} as {family}"] = round(answers["apart"], 3)
                 continue
             row = {"weights": self.weights.name, "family": family, "kind": task["kind"]}
             row["scenario"] = scenario
-            released = without.get((family, scenario), {"error": "its logits alone are others"})
-            for part, one in zip(PARTS, (released, said), strict=True):
+            released = without.get((family, scenario), {"error": "its first logits differ"})
+            for part, one in zip(PARTS, (released, answers), strict=True):
                 row[part], sample = self.judge(one, task, scenario)
                 if sample:
                     row.setdefault("texts", {})[part] = sample
@@ -272,27 +272,28 @@ class Asked:
         return rows
 
     def judge(
-        self, said: dict[str, Any], task: dict[str, Any], scenario: str
+        self, answers: dict[str, Any], task: dict[str, Any], scenario: str
     ) -> tuple[dict[str, Any], list[str]]:
         """The counts of a scenario, and of its first wrong answer: prompt, alone, said."""
         prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
-        if "n/a" in said:
-            return {"n/a": said["n/a"]}, []
-        if "error" in said:
-            return {**real_judge.count([Verdict(WRONG)] * len(prompts)), "error": said["error"]}, []
+        if "n/a" in answers:
+            return {"n/a": answers["n/a"]}, []
+        if "error" in answers:
+            counts = real_judge.count([Verdict(WRONG)] * len(prompts))
+            return {**counts, "error": answers["error"]}, []
         verdicts, sample = [], []
-        for prompt, tokens in zip(prompts, said["said"], strict=True):
+        for prompt, tokens in zip(prompts, answers["tokens"], strict=True):
             penalized = scenario == "penalty" and prompt["penalty"]
             count = TOKENS if scenario == "together" else prompt["count"]
-            alone = prompt["penalized" if penalized else "alone"][:count]
-            verdicts.append(real_judge.judge(tokens, alone, LEADS[task["kind"]]))
+            solo = prompt["penalized" if penalized else "solo"][:count]
+            verdicts.append(real_judge.judge(tokens, solo, LEADS[task["kind"]]))
             if verdicts[-1].word == WRONG and not sample:
-                right = [step["top"][0][0] for step in alone]
+                right = [step["top"][0][0] for step in solo]
                 sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
         return real_judge.count(verdicts), sample
 
     def run_server(
-        self, alone: Sequence[dict[str, Any]], found: Sequence[str]
+        self, solo: Sequence[dict[str, Any]], found: Sequence[str]
     ) -> list[dict[str, Any]]:
         """The row of the release's server.
 
@@ -319,22 +320,22 @@ class Asked:
         end = self.tokenizer.token_to_id(self.weights.end)
 
         def answers(patched: bool) -> tuple[dict[str, Any], list[str]]:
-            texts = [prompt["text"] for prompt in alone]
+            texts = [prompt["text"] for prompt in solo]
             with tempfile.TemporaryDirectory() as logs:
                 case = {"command": command, "chat": True}
                 with server.serving(case, folder, Path(logs) / "server.log", patched) as host:
                     ask = partial(host.answer, max_tokens=TOKENS)
-                    said = [ask(text) for text in texts]
+                    replies = [ask(text) for text in texts]
                     with ThreadPoolExecutor(len(texts)) as pool:
-                        said += pool.map(ask, texts)
+                        replies += pool.map(ask, texts)
             verdicts, sample = [], []
-            for prompt, text in zip([*alone, *alone], said, strict=True):
+            for prompt, text in zip([*solo, *solo], replies, strict=True):
                 judged = real_judge.judge_text(
-                    text, prompt["alone"], LEADS[FLOAT32], self.tokenizer.decode, end
+                    text, prompt["solo"], LEADS[FLOAT32], self.tokenizer.decode, end
                 )
                 verdicts.append(judged)
                 if judged.word == WRONG and not sample:
-                    right = [step["top"][0][0] for step in prompt["alone"]]
+                    right = [step["top"][0][0] for step in prompt["solo"]]
                     sample = [prompt["text"][-60:], self.tokenizer.decode(right), text]
             return real_judge.count(verdicts), sample
 
@@ -392,8 +393,8 @@ class Asked:
 def line(row: Mapping[str, Any]) -> str:
     """A row of evidence as a line of text."""
     name = f"{row['weights']}, {row['family']}, {row['kind']}, {row['scenario']}"
-    said = [", ".join(f"{key} {value}" for key, value in row[part].items()) for part in PARTS]
-    return f"{name}: {' | '.join(said)}"
+    parts = [", ".join(f"{key} {value}" for key, value in row[part].items()) for part in PARTS]
+    return f"{name}: {' | '.join(parts)}"
 
 
 def write(evidence: Mapping[str, Any]) -> None:

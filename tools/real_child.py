@@ -22,7 +22,7 @@ from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline
 from mlx_patches.lab import engine as engines
 from mlx_patches.lab.build import build_undrawn, lab_model
 from mlx_patches.lab.families import families
-from mlx_patches.lab.rows import generate_solo as steps_alone
+from mlx_patches.lab.rows import generate_solo as solo_steps
 from mlx_patches.lab.weights import TOLERANCES
 from mlx_patches.lab.whole import with_vision_tower
 from mlx_patches.probes import NotApplicable
@@ -78,8 +78,8 @@ def reference(task: dict[str, Any]) -> Iterator[Any]:
     for prompt in task["prompts"]:
         yield {
             **prompt,
-            "alone": keep_steps(steps_alone(model, prompt["ids"], task["count"])),
-            "penalized": keep_steps(steps_alone(model, prompt["ids"], task["count"], [penalize]))
+            "solo": keep_steps(solo_steps(model, prompt["ids"], task["count"])),
+            "penalized": keep_steps(solo_steps(model, prompt["ids"], task["count"], [penalize]))
             if prompt["penalty"]
             else [],
         }
@@ -95,25 +95,25 @@ def run_task(task: dict[str, Any]) -> Iterator[Any]:
             yield {**row, "scenario": "", "error": engines.where(error)}
             continue
         first = task["prompts"][0]
-        off = apart(steps_alone(model, first["ids"], 1), first)
+        off = measure_distance(solo_steps(model, first["ids"], 1), first)
         yield {**row, "scenario": "", "apart": off}
         if off > ANOTHER:
             continue
         for scenario in task["scenarios"]:
             prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
             try:
-                said: dict[str, Any] = {"said": HOW[scenario](model, prompts)}
+                result: dict[str, Any] = {"tokens": HOW[scenario](model, prompts)}
             except NotApplicable as reason:
-                said = {"n/a": str(reason)}
+                result = {"n/a": str(reason)}
             except Exception as error:
-                said = {"error": engines.where(error)}
-            yield {**row, "scenario": scenario, **said}
+                result = {"error": engines.where(error)}
+            yield {**row, "scenario": scenario, **result}
         del model
 
 
-def apart(steps: Sequence[Any], prompt: Prompt) -> float:
+def measure_distance(steps: Sequence[Any], prompt: Prompt) -> float:
     """How far the first token's logits are from those of the reference, by their scale."""
-    step = prompt["alone"][0]
+    step = prompt["solo"][0]
     return float(max(abs(steps[0][t].item() - logit) for t, logit in step["top"]) / step["scale"])
 
 
@@ -170,26 +170,26 @@ def load_refusal(made: Path) -> str:
     return ""
 
 
-def one_by_one(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def run_one_by_one(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """Each prompt alone in the release's batch generator."""
     return [requests(model, [(0, prompt, None)])[0] for prompt in prompts]
 
 
-def together(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def run_together(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """All prompts in one call of the release's public batch_generate."""
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]["ids"]))
     count = max(prompt["count"] for prompt in prompts)
-    said = offline.batch_generate(model, [prompts[index]["ids"] for index in order], count)
-    rows = dict(zip(order, said, strict=True))
+    generated = offline.batch_generate(model, [prompts[index]["ids"] for index in order], count)
+    rows = dict(zip(order, generated, strict=True))
     return [[one.token for one in rows[index]] for index in range(len(prompts))]
 
 
-def joining(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def run_joining(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """Prompts that join a batch which is decoding, one at each step."""
     return requests(model, [(turn, prompt, None) for turn, prompt in enumerate(prompts)])
 
 
-def with_penalty(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def run_with_penalty(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """As joining, with the release's own repetition penalty on some rows."""
     name = model.family.package
     place = importlib.import_module(f"{name}.sample_utils")
@@ -201,11 +201,11 @@ def with_penalty(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 HOW: dict[str, Callable[[LabModel, Sequence[Prompt]], list[list[int]]]] = {
-    "alone": one_by_one,
-    "together": together,
-    "joining": joining,
-    "penalty": with_penalty,
-    "window": joining,
+    "alone": run_one_by_one,
+    "together": run_together,
+    "joining": run_joining,
+    "penalty": run_with_penalty,
+    "window": run_joining,
 }
 
 
@@ -259,11 +259,11 @@ def fill(module: Any, task: dict[str, Any]) -> None:
 
     held = mx.load(f"{task['folder']}/model.safetensors")
     weights = {short(own): value for own, value in held.items()}
-    filled = [(own, filling(own, shape, weights)) for own, shape in parameters(module).items()]
+    filled = [(own, find_value(own, shape, weights)) for own, shape in parameters(module).items()]
     module.load_weights(filled)
 
 
-def filling(name: str, shape: Sequence[int], weights: dict[str, Any]) -> Any:
+def find_value(name: str, shape: Sequence[int], weights: dict[str, Any]) -> Any:
     """A parameter's value: its weight, the tied embedding, or zeros for a bias."""
     import mlx.core as mx
 

@@ -34,14 +34,14 @@ class Verdict(NamedTuple):
     lead: float = 0.0
 
 
-def judge(said: Sequence[int], alone: Sequence[Step], most: float) -> Verdict:
+def judge(tokens: Sequence[int], solo: Sequence[Step], most: float) -> Verdict:
     """Judge the tokens of a request in a batch; after a flip the rest may differ.
 
     ``most``: the largest lead of a flip.
     """
-    if len(said) != len(alone):
+    if len(tokens) != len(solo):
         return Verdict(WRONG)
-    for token, step in zip(said, alone, strict=True):
+    for token, step in zip(tokens, solo, strict=True):
         if token != step["top"][0][0]:
             lead = lead_over(token, step)
             return Verdict(FLIP if lead <= most else WRONG, lead)
@@ -49,18 +49,18 @@ def judge(said: Sequence[int], alone: Sequence[Step], most: float) -> Verdict:
 
 
 def judge_text(
-    said: str, alone: Sequence[Step], most: float, decode: Callable[[Sequence[int]], str], end: int
+    text: str, solo: Sequence[Step], most: float, decode: Callable[[Sequence[int]], str], end: int
 ) -> Verdict:
     """Judge the text of a server's answer, which ends at the token ``end``."""
-    tokens = [step["top"][0][0] for step in alone]
+    tokens = [step["top"][0][0] for step in solo]
     if end in tokens:
         tokens = tokens[: tokens.index(end)]
-    if said.strip() == decode(tokens).strip():
+    if text.strip() == decode(tokens).strip():
         return Verdict(SAME)
-    for at, step in enumerate(alone[: len(tokens) + 1]):
+    for at, step in enumerate(solo[: len(tokens) + 1]):
         for token, _ in step["top"][1:]:
             start = decode([*tokens[:at], *([] if token == end else [token])]).strip()
-            agrees = said.strip() == start if token == end else said.strip().startswith(start)
+            agrees = text.strip() == start if token == end else text.strip().startswith(start)
             if agrees and lead_over(token, step) <= most:
                 return Verdict(FLIP, lead_over(token, step))
     return Verdict(WRONG)

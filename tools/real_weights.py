@@ -206,8 +206,8 @@ def tokenizer(model: Model, end: str, chat: str) -> Any:
         merges = merges_of(vocabulary, model.facts["tokenizer.ggml.scores"])
         bpe = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True))
         bpe.normalizer = normalizers.Replace(" ", SPACE)
-        pieces = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-        bpe.decoder = decoders.Sequence(pieces)
+        steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        bpe.decoder = decoders.Sequence(steps)
     else:
         merges = [tuple(pair.split(" ")) for pair in model.facts["tokenizer.ggml.merges"]]
         bpe = Tokenizer(models.BPE(vocabulary, merges))

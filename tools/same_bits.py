@@ -102,18 +102,18 @@ def digests(family: str) -> dict[str, tuple[str, str]]:
         if array is not None:
             digest.update(np.array(array.astype(mx.float32)).tobytes())
 
-    def differences(said: Any, *rest: Any) -> Any:
-        for row in said:
+    def differences(generated: Any, *rest: Any) -> Any:
+        for row in generated:
             for position in sorted(row):
                 note(row[position])
-        return real_differences(said, *rest)
+        return real_differences(generated, *rest)
 
-    def compare_generated(said: Any, *rest: Any) -> Any:
-        for row in said:
+    def compare_generated(generated: Any, *rest: Any) -> Any:
+        for row in generated:
             for one in row:
                 digest.update(str(one.token).encode())
                 note(one.every)
-        return real_compare_generated(said, *rest)
+        return real_compare_generated(generated, *rest)
 
     real_differences, real_compare_generated = compare.differences, compare.compare_generated
     found = {}

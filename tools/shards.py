@@ -21,8 +21,8 @@ class Shard(NamedTuple):
 
 def add_option(parser: ArgumentParser, things: str) -> None:
     """Give a tool the option; without it, a shard is the whole list."""
-    said = f"every Nth {things}, from the Ith"
-    parser.add_argument("--shard", type=parse, default=Shard(), metavar="I/N", help=said)
+    words = f"every Nth {things}, from the Ith"
+    parser.add_argument("--shard", type=parse, default=Shard(), metavar="I/N", help=words)
 
 
 def parse(text: str) -> Shard:

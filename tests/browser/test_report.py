@@ -101,7 +101,7 @@ def page(chromium, file):
     assert complaints == []
 
 
-def shown_families(page):
+def list_families(page):
     # One call for all rows: the page has hundreds.
     rows = page.evaluate(
         """() => [...document.querySelectorAll("tr[data-family]")]
@@ -174,7 +174,7 @@ def test_scenario_of_several_places_is_listed_once(page, evidence):
 
 
 def test_dialog_is_a_list_on_a_telephone(chromium, tmp_path, evidence):
-    opened = opened_with(
+    opened = open_report(
         chromium, tmp_path, evidence, AUDIT, viewport={"width": 400, "height": 800}
     )
     cell_of(opened, "gemma4", "mlx-vlm 0.4.4").click()
@@ -188,16 +188,16 @@ def test_dialog_is_a_list_on_a_telephone(chromium, tmp_path, evidence):
 
 
 def test_filters(page, evidence):
-    everything = shown_families(page)
+    everything = list_families(page)
     page.locator("#package").select_option("mlx-lm")
-    assert shown_families(page) == [row for row in everything if row[0] == "mlx-lm"]
+    assert list_families(page) == [row for row in everything if row[0] == "mlx-lm"]
     page.locator("#family").fill("GeMMa")
     wanted = [row for row in everything if row[0] == "mlx-lm" and "gemma" in row[1]]
-    assert shown_families(page) == wanted
+    assert list_families(page) == wanted
     assert page.locator("#count").inner_text().startswith(f"{len(wanted)} of {len(everything)}")
     page.get_by_role("button", name="Clear").click()
     page.wait_for_selector("tr[hidden]", state="detached")
-    assert shown_families(page) == everything
+    assert list_families(page) == everything
     page.locator("#patch").select_option(PATCH)
     concerned = [
         (package["name"], family)
@@ -209,7 +209,7 @@ def test_filters(page, evidence):
             if cell
         )
     ]
-    assert shown_families(page) == concerned
+    assert list_families(page) == concerned
     assert ("mlx-vlm", FAMILY) in concerned and len(concerned) < len(everything)
 
 
@@ -221,7 +221,7 @@ def test_keyboard_navigation(page):
         page.keyboard.press(key)
         names.append(page.evaluate("document.activeElement.getAttribute('aria-label') || ''"))
     places = [name.partition(":")[0] for name in names if ", mlx-lm " in name]
-    families = [family for package, family in shown_families(page) if package == "mlx-lm"]
+    families = [family for package, family in list_families(page) if package == "mlx-lm"]
     releases = page.locator("section[data-package='mlx-lm'] thead tr").first.locator("th").all()
     newest, second, *_, oldest = [release.inner_text() for release in releases[1:]]
     assert places[-6:] == [
@@ -250,7 +250,7 @@ def test_hostile_text_is_escaped(chromium, tmp_path, evidence):
     opened.close()
 
 
-def opened_with(chromium, tmp_path, evidence, audit, **view):
+def open_report(chromium, tmp_path, evidence, audit, **view):
     path = tmp_path / "page.html"
     report.save(path, evidence, audit)
     opened = chromium.new_page(**(view or {"viewport": {"width": 1280, "height": 900}}))
@@ -282,7 +282,7 @@ def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
     assert f"mlx-patches probe {id_}" in dialog.inner_text()
     page.keyboard.press("Escape")
     page.locator("#patch").select_option(id_)
-    assert ("mlx-vlm", family) in shown_families(page)
+    assert ("mlx-vlm", family) in list_families(page)
 
     family, id_ = wrong_solo(evidence, "mlx-lm 0.31.3")
     parts = {part: {family: {"trim": "g"}} for part in ("without", "with")}
@@ -292,7 +292,7 @@ def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
     for status, sign in (("disabled", "!"), ("applied", "1+")):
         own = [{**patch, "status": status, "finding": status == "disabled"}]
         audit = {**AUDIT, "distributions": here, "patches": own, "active": True}
-        opened = opened_with(chromium, tmp_path, [green], audit)
+        opened = open_report(chromium, tmp_path, [green], audit)
         assert opened.locator("tr[data-family] button").inner_text() == sign
         assert opened.locator("td.total").first.inner_text() == "0 → 1"
         opened.close()

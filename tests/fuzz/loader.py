@@ -23,17 +23,17 @@ TOKENS = (
 )
 
 
-def bent(seed: bytes, chance: random.Random) -> bytes:
+def bend(seed: bytes, chance: random.Random) -> bytes:
     """An input with a few random changes."""
     data = bytearray(seed)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         at = chance.randrange(len(data) + 1)
         to = min(len(data), at + chance.choice((0, 1, 2, 8, 64)))
-        data[at:to] = chance.choice((flipped, token, repeated, copied, cut))(bytes(data), chance)
+        data[at:to] = chance.choice((flip, token, repeat, copy, cut))(bytes(data), chance)
     return bytes(data)
 
 
-def flipped(data: bytes, chance: random.Random) -> bytes:
+def flip(data: bytes, chance: random.Random) -> bytes:
     return bytes([chance.randrange(256)])
 
 
@@ -41,13 +41,13 @@ def token(data: bytes, chance: random.Random) -> bytes:
     return b" " * chance.randrange(2) + chance.choice(TOKENS).encode() + b" " * chance.randrange(2)
 
 
-def repeated(data: bytes, chance: random.Random) -> bytes:
+def repeat(data: bytes, chance: random.Random) -> bytes:
     return chance.choice((b"[", b"{", b"9", b"a: ", b"- ", b"(", b"\n", b" ", b"!")) * (
         chance.choice((3, 30, 5000))
     )
 
 
-def copied(data: bytes, chance: random.Random) -> bytes:
+def copy(data: bytes, chance: random.Random) -> bytes:
     at = chance.randrange(len(data) + 1)
     return data[at : at + chance.choice((8, 64, 512))]
 
@@ -96,7 +96,7 @@ def search(
     tried, failed = 0, []
     while time.monotonic() < until and tried != count:
         name = chance.choice(list(TARGETS))
-        data = bent(chance.choice(TARGETS[name][1]), chance)
+        data = bend(chance.choice(TARGETS[name][1]), chance)
         problem = fault(name, data)
         if problem:
             failed.append((name, data, problem))

@@ -187,7 +187,7 @@ class Place:
         self.web.asked.clear()
         self.reads.take()
 
-    def seen(self) -> str:
+    def read_mark(self) -> str:
         """The worst mark since `clear`; empty if there is none."""
         if self.mark.exists():
             return RAN
@@ -282,12 +282,12 @@ def template_requests() -> Iterator[tuple[str, Request]]:
                 request = Request(TEMPLATE_IN_REQUEST, path, nest(holder, text))
                 yield f"{path} {name}, {kind}", request
         # Another argument of `apply_chat_template`, which replaces what is rendered.
-        said = nest(
+        fields = nest(
             "chat_template_kwargs.conversation", [{"role": "user", "content": "fox " * 200}]
         )
         yield (
             f"{path} chat_template_kwargs, conversation",
-            Request(TEMPLATE_IN_REQUEST, path, said),
+            Request(TEMPLATE_IN_REQUEST, path, fields),
         )
 
 
@@ -327,12 +327,12 @@ REQUESTS = dict([*template_requests(), *media_requests(), *path_requests()])
 
 def body(request: Request, place: Place, model: str) -> dict[str, Any]:
     """A request that is right but for the attack."""
-    said = [{"role": "user", "content": "the quick fox"}]
+    messages = [{"role": "user", "content": "the quick fox"}]
     prompts = {
         RESPONSES: {"input": "the quick fox"},
         "/v1/completions": {"prompt": "the quick fox"},
     }
-    prompt = prompts.get(request.path, {"messages": said})
+    prompt = prompts.get(request.path, {"messages": messages})
     limit = "max_output_tokens" if request.path == RESPONSES else "max_tokens"
     return {"model": model, limit: 2, "temperature": 0, **prompt, **fill(request.fields, place)}
 
@@ -346,8 +346,8 @@ def attempt(host: Host, name: str, place: Place) -> str:
             host.url + request.path, json=body(request, place, host.model), timeout=SECONDS
         )
     except httpx.HTTPError as error:
-        return place.seen() or f"{REFUSED}: {type(error).__name__}"
-    if seen := place.seen():
+        return place.read_mark() or f"{REFUSED}: {type(error).__name__}"
+    if seen := place.read_mark():
         return seen
     if answer.status_code == 404 and request.path not in (CHAT, "/v1/completions"):
         return IGNORED  # the server has no such endpoint
@@ -464,19 +464,19 @@ def measure(server: Server, scratch: Path, doors: Collection[str] = DOORS) -> Ou
                 shutil.copytree(other if attack.follows else model, folder)
                 (folder / "planted.py").write_text(python_code(place))
                 attack.plant(folder, place)
-                said, by = load_folder(server, folder, place, patched)
-                add(outcomes[attack.door], name, said, by, patched)
-            for name, said, by in send_requests(server, model, place, patched, requests):
-                add(outcomes[REQUESTS[name].door], name, said, by, patched)
+                outcome, by = load_folder(server, folder, place, patched)
+                add(outcomes[attack.door], name, outcome, by, patched)
+            for name, outcome, by in send_requests(server, model, place, patched, requests):
+                add(outcomes[REQUESTS[name].door], name, outcome, by, patched)
     return outcomes
 
 
-def add(rows: dict[str, Outcome], name: str, said: str, by: list[str], patched: bool) -> None:
+def add(rows: dict[str, Outcome], name: str, outcome: str, by: list[str], patched: bool) -> None:
     row = rows.setdefault(name, Outcome())
     if patched:
-        row.patched, row.by = said, by
+        row.patched, row.by = outcome, by
     else:
-        row.released = said
+        row.released = outcome
 
 
 def save_model(folder: Path, family: str, package: str) -> None:
@@ -493,10 +493,10 @@ def load_folder(server: Server, folder: Path, place: Place, patched: bool) -> tu
             answer = plain_answer(host)
     except MlxPatchesError:  # it does not start
         answer = None
-    said = place.seen() if place.mark.exists() else ""
-    if not said:
-        said = IGNORED if answer is not None and answer.status_code < 400 else REFUSED
-    return said, refusing(log.read_text(errors="replace"))
+    outcome = place.read_mark() if place.mark.exists() else ""
+    if not outcome:
+        outcome = IGNORED if answer is not None and answer.status_code < 400 else REFUSED
+    return outcome, refusing(log.read_text(errors="replace"))
 
 
 def send_requests(
@@ -514,12 +514,12 @@ def send_requests(
         check_alive(host, log)
         for name in names:
             start = log.stat().st_size
-            said = attempt(host, name, place)
+            outcome = attempt(host, name, place)
             with log.open(errors="replace") as file:
                 file.seek(start)
                 by = refusing(file.read())
-            yield name, said, by
-            if "ReadTimeout" in said:  # as released, some servers hang
+            yield name, outcome, by
+            if "ReadTimeout" in outcome:  # as released, some servers hang
                 break
         if patched:
             check_alive(host, log)

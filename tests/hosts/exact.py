@@ -21,7 +21,7 @@ from .server import TOKENS
 CONTEXT = 20
 
 
-def processed(logits: list[float], tokens: list[int], fields: dict[str, Any]) -> list[float]:
+def process_logits(logits: list[float], tokens: list[int], fields: dict[str, Any]) -> list[float]:
     """The next token's logits after a request's processors; ``tokens`` are all tokens before it."""
     logits = list(logits)
     for token, bias in fields.get("logit_bias", {}).items():
@@ -32,13 +32,13 @@ def processed(logits: list[float], tokens: list[int], fields: dict[str, Any]) ->
     return logits
 
 
-def said(model: Alone, prompt: str, fields: dict[str, Any]) -> str:
+def complete(model: Solo, prompt: str, fields: dict[str, Any]) -> str:
     """The greedy completion of a prompt; one without tokens begins after another text's end."""
     end = model.tokenizer.eos_token_id
     tokens = new = model.tokenizer.encode(prompt) or [end]
     length, cache = len(tokens), model.make_cache()
     while len(tokens) < length + fields.get("max_tokens", TOKENS):
-        logits = processed(model.logits(new, cache), tokens, fields)
+        logits = process_logits(model.logits(new, cache), tokens, fields)
         new = [max(range(len(logits)), key=logits.__getitem__)]
         if new[0] == end:
             break
@@ -46,7 +46,7 @@ def said(model: Alone, prompt: str, fields: dict[str, Any]) -> str:
     return str(model.tokenizer.decode(tokens[length:])).strip()
 
 
-class Alone:
+class Solo:
     """A model as this module asks it, of mlx-lm or of mlx-vlm."""
 
     def __init__(self, folder: Path, package: str):
@@ -71,9 +71,9 @@ class Alone:
 
 
 def main(folder: Path, package: str = "mlx-lm") -> None:
-    model = Alone(folder, package)
+    model = Solo(folder, package)
     requests = json.load(sys.stdin)
-    json.dump([said(model, *request) for request in requests], sys.stdout)
+    json.dump([complete(model, *request) for request in requests], sys.stdout)
 
 
 if __name__ == "__main__":

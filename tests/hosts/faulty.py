@@ -33,7 +33,7 @@ def twice(original: Call, *args: Any, **kwargs: Any) -> Any:
     raise ValueError("after the original, twice")
 
 
-def changed(original: Call, instance: Any, *args: Any) -> Any:
+def change(original: Call, instance: Any, *args: Any) -> Any:
     original(instance, *reversed(args))
     raise ValueError("after the original, with other arguments")
 

@@ -69,10 +69,10 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
 
 def with_context(config: dict[str, Any]) -> dict[str, Any]:
-    said = {**config, "max_position_embeddings": CONTEXT}
+    limited = {**config, "max_position_embeddings": CONTEXT}
     if "text_config" in config:
-        said["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}
-    return said
+        limited["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}
+    return limited
 
 
 def lab_model(family: str) -> tuple[Any, dict[str, Any]]:

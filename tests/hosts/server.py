@@ -101,11 +101,11 @@ class Host:
             return f"{FAILED} not asked: {LOAD_SECONDS} s are over"
         try:
             if stream:
-                return "".join(self._pieces(prompt, **more)).strip()
+                return "".join(self._stream(prompt, **more)).strip()
             body = self.body(prompt, **more)
-            said = httpx.post(self._endpoint(), json=body, timeout=ANSWER_SECONDS)
-            said.raise_for_status()
-            return text_of(said.json()).strip()
+            response = httpx.post(self._endpoint(), json=body, timeout=ANSWER_SECONDS)
+            response.raise_for_status()
+            return text_of(response.json()).strip()
         except (httpx.HTTPError, LookupError, ValueError) as error:
             return f"{FAILED} {type(error).__name__}: {error}"
 
@@ -117,12 +117,12 @@ class Host:
         asked = {"messages": messages} if self.chat else {"prompt": prompt}
         return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **asked, **more}
 
-    def _pieces(self, prompt: Prompt, **more: object) -> Iterator[str]:
+    def _stream(self, prompt: Prompt, **more: object) -> Iterator[str]:
         body = self.body(prompt, stream=True, **more)
-        with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as said:
-            said.raise_for_status()
+        with httpx.stream("POST", self._endpoint(), json=body, timeout=ANSWER_SECONDS) as response:
+            response.raise_for_status()
             until = time.monotonic() + ANSWER_SECONDS
-            for line in said.iter_lines():
+            for line in response.iter_lines():
                 # Heartbeats alone are no answer.
                 if time.monotonic() > until:
                     raise httpx.ReadTimeout("the stream does not end")
@@ -133,16 +133,16 @@ class Host:
     def leave(self, prompt: Prompt, **more: object) -> None:
         """Send a request, and hang up after the first piece of its answer."""
         with contextlib.suppress(httpx.HTTPError, StopIteration, LookupError, ValueError):
-            next(self._pieces(prompt, **more))
+            next(self._stream(prompt, **more))
 
     def status(self, body: bytes) -> str:
         """Send a malformed request; returns the status of the answer, or "closed"."""
         headers = {"content-type": "application/json"}
         try:
-            said = httpx.post(
+            response = httpx.post(
                 self._endpoint(), content=body, headers=headers, timeout=ANSWER_SECONDS
             )
-            return str(said.status_code)
+            return str(response.status_code)
         except httpx.RemoteProtocolError:
             return "closed"
         except httpx.HTTPError as error:
@@ -161,25 +161,25 @@ class Host:
         stream = self.streams and bool(index % 2)
         return self.answer(prompts[index], stream=stream, **processors_of(self.processors, index))
 
-    def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
+    def answer_one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
         return [self.one_of(prompts, index) for index in range(len(prompts))]
 
-    def repeated(self, prompts: Sequence[Prompt]) -> list[str]:
+    def answer_again(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to the same requests, sent one at a time in the opposite order."""
         return [self.one_of(prompts, index) for index in reversed(range(len(prompts)))][::-1]
 
-    def alone(self, prompts: Sequence[Prompt]) -> list[str]:
+    def answer_solo(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to requests sent one at a time, as the reference for all others.
 
         Raises:
             AssertionError: a request failed, or most answers are the same.
         """
-        answers = self.one_by_one(prompts)
-        assert not [said for said in answers if said.startswith(FAILED)], answers
+        answers = self.answer_one_by_one(prompts)
+        assert not [answer for answer in answers if answer.startswith(FAILED)], answers
         assert len(set(answers)) > len(prompts) // 4, answers
         return answers
 
-    def together(self, prompts: Sequence[Prompt]) -> list[str]:
+    def answer_batch(self, prompts: Sequence[Prompt]) -> list[str]:
         """The answers to concurrent requests, while one more request's client hangs up."""
 
         def ask(index: int) -> str:
@@ -193,10 +193,10 @@ class Host:
             return answers
 
 
-def text_of(said: dict[str, Any]) -> str:
+def text_of(response: dict[str, Any]) -> str:
     """The text of an answer or of a piece; some hosts end a stream with an empty choice list."""
     text = ""
-    for choice in said["choices"]:
+    for choice in response["choices"]:
         message = choice.get("message") or choice.get("delta") or choice
         text += message.get("text") or message.get("content") or ""
     return text

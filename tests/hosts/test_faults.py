@@ -72,7 +72,7 @@ def short(monkeypatch):
 
 
 @pytest.fixture
-def answered(model, tmp_path, monkeypatch):
+def answer_prompts(model, tmp_path, monkeypatch):
     """Runs a host with faults; returns its answers to single requests, and its log."""
 
     def ask(*faults, count=COUNT):
@@ -81,8 +81,8 @@ def answered(model, tmp_path, monkeypatch):
             install(tmp_path / "site")
             paths = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
             monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        told = [(IDS[i], how, *PLACES_HERE[i]) for i, how in enumerate(faults)]
-        monkeypatch.setenv("TESTS_FAULTS", json.dumps(told))
+        planted = [(IDS[i], how, *PLACES_HERE[i]) for i, how in enumerate(faults)]
+        monkeypatch.setenv("TESTS_FAULTS", json.dumps(planted))
         with serving(CASE, model, log, patched=True) as host:
             answers = host.one_by_one(prompts(count))
         return answers, log.read_text()
@@ -104,13 +104,13 @@ def right(model, tmp_path_factory):
     log = tmp_path_factory.mktemp("right") / "log"
     with pytest.MonkeyPatch.context() as patching, serving(CASE, model, log, True) as host:
         patching.setattr(server, "TOKENS", 6)
-        return host.alone(prompts(COUNT))
+        return host.answer_solo(prompts(COUNT))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_host_answers_after_failures(mode, right, answered):
-    answers, log = answered(*MODES[mode])
-    failed = [i for i, said in enumerate(answers) if said != right[i]]
+def test_host_answers_after_failures(mode, right, answer_prompts):
+    answers, log = answer_prompts(*MODES[mode])
+    failed = [i for i, answer in enumerate(answers) if answer != right[i]]
     print(f"{mode}: {COUNT - len(failed)} of {COUNT} answered\n{answers}\n{log}")
     for id_ in IDS:
         assert f"mlx_patches: {id_}" in log
@@ -119,10 +119,10 @@ def test_host_answers_after_failures(mode, right, answered):
 
 
 @pytest.mark.parametrize("mode", ["before", "none", "exit"])
-def test_strict_raises(mode, answered, monkeypatch):
+def test_strict_raises(mode, answer_prompts, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
-    answers, log = answered(*MODES[mode], count=1)
+    answers, log = answer_prompts(*MODES[mode], count=1)
     print(f"{answers}\n{log}")
     assert answers[0].startswith(FAILED)
     assert f"the patch {IDS[0]} of mlx_patches" in log

@@ -55,7 +55,7 @@ def parameter(case):
     return pytest.param(case, id=name_of(case), marks=marks)
 
 
-def asked_of(case):
+def build_prompts(case):
     """The prompts for a case's host; half of them have a common beginning."""
     asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
     if case.get("images"):
@@ -77,7 +77,7 @@ def exact_answers(case, model):
     """The model's answer to each request, computed without the host."""
     asked = [
         [prompt, processors_of(case["processors"], index)]
-        for index, prompt in enumerate(asked_of(case))
+        for index, prompt in enumerate(build_prompts(case))
     ]
     command = [sys.executable, "-m", "tests.hosts.exact", str(model)]
     environment = os.environ | {"MLX_PATCHES": "0"}
@@ -99,19 +99,19 @@ def reference(case, model, log):
         return exact_answers(case, model)
     plain = case | {"command": f"{case['command']} {case['reference']}"}
     with serving(plain, model, log, patched=False) as host:
-        return host.alone(asked_of(case))
+        return host.answer_solo(build_prompts(case))
 
 
 def answers(case, model, log, patched):
-    asked = asked_of(case)
+    asked = build_prompts(case)
     with serving(case, model, log, patched) as host:
-        early = host.together(asked) if case.get("first") == "together" else None
+        early = host.answer_batch(asked) if case.get("first") == "batch" else None
         # With another reference, this server may fail: its defect is what the case shows.
-        right = patched or not ("alone" in case["wrong"] or has_reference(case))
-        alone = host.alone(asked) if right else host.one_by_one(asked)
-        again = host.repeated(asked)
-        together = early or host.together(asked)
-        return {"alone": alone, "together": together, "repeated": again}
+        right = patched or not ("solo" in case["wrong"] or has_reference(case))
+        solo = host.answer_solo(asked) if right else host.answer_one_by_one(asked)
+        again = host.answer_again(asked)
+        batch = early or host.answer_batch(asked)
+        return {"solo": solo, "batch": batch, "repeated": again}
 
 
 @pytest.mark.parametrize("case", list(map(parameter, CASES[SET])))
@@ -120,16 +120,16 @@ def test_answers_equal_solo_answers(case, models, tmp_path):
     without = answers(case, model, tmp_path / "without.log", patched=False)
     with_ = answers(case, model, tmp_path / "with.log", patched=True)
     known = has_reference(case)
-    released = reference(case, model, tmp_path / "reference.log") if known else without["alone"]
-    wrong = [name for name, said in without.items() if said != released]
-    changed = differing(released, with_["alone"])
+    released = reference(case, model, tmp_path / "reference.log") if known else without["solo"]
+    wrong = [name for name, answer in without.items() if answer != released]
+    changed = differing(released, with_["solo"])
     if changed and not known:
-        wrong.append("alone")
+        wrong.append("solo")
     assert set(case["wrong"]) <= set(wrong), "the defect does not show without the patches"
-    may_change = "alone" in case["wrong"] and not known
+    may_change = "solo" in case["wrong"] and not known
     assert may_change or not changed, f"a right answer has changed: {changed}"
-    for name in ("together", "repeated"):
-        assert not (unlike := differing(with_["alone"], with_[name])), f"{name}: {unlike}"
+    for name in ("batch", "repeated"):
+        assert not (unlike := differing(with_["solo"], with_[name])), f"{name}: {unlike}"
 
 
 @pytest.mark.parametrize("patched", [False, True], ids=["without", "with"])
@@ -142,10 +142,10 @@ def test_fully_cached_prompt(case, patched, models, tmp_path, monkeypatch):
     asked = prompts(1)[0]
     log = tmp_path / "log"
     with serving(case, models(case), log, patched) as host:
-        said = host.answer(asked)
-        on, once_more = (host.answer(text) for text in (asked + said, (asked + said)[:-1]))
+        answer = host.answer(asked)
+        on, once_more = (host.answer(text) for text in (asked + answer, (asked + answer)[:-1]))
         empty = host.answer("")
-        assert (host.answer(asked) == said) == patched, "the server is dead, or was never hit"
+        assert (host.answer(asked) == answer) == patched, "the server is dead, or was never hit"
     if patched:
-        assert once_more == (said[-1] + on)[: len(once_more)]
+        assert once_more == (answer[-1] + on)[: len(once_more)]
         assert not empty.startswith(FAILED), empty

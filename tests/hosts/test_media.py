@@ -75,9 +75,9 @@ def test_media_of_a_request(model: Path, tmp_path, monkeypatch):
             *(("image", f"data:image/png;base64,{listed}"), ("video", str(secret))),
             *(("video", f"{web.url}/image"), ("video", f"data:video/mp4;base64,{listed}")),
         ):
-            said = ask(kind, url)
-            assert said.status_code == 400, (kind, url, said.text)
+            response = ask(kind, url)
+            assert response.status_code == 400, (kind, url, response.text)
         assert not web.asked
-        said = ask("image", picture)
-        assert said.status_code == 200, said.text
-        assert said.json()["choices"][0]["message"]["content"]
+        response = ask("image", picture)
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"][0]["message"]["content"]

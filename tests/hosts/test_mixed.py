@@ -197,47 +197,47 @@ class Round:
         kinds = [kind for kind, count in SHARES.items() for _ in range(count)]
         self.draw.shuffle(kinds)
         for kind in kinds:
-            self.requests.append(getattr(self, f"_{kind}")())
+            self.requests.append(getattr(self, f"_make_{kind}")())
 
-    def _plain(self) -> Request:
+    def _make_plain(self) -> Request:
         return Request("plain", self._text(), self._length())
 
-    def _stream(self) -> Request:
+    def _make_stream(self) -> Request:
         # A field that no host knows changes nothing.
         unknown: dict[str, object] = {"no_such_field": [1]} if self._half() else {}
         return Request("stream", self._text(), self._length() | unknown, stream=True)
 
-    def _processors(self) -> Request:
+    def _make_processors(self) -> Request:
         fields = self._length() | self._processor()
         return Request("processors", self._text(), fields, self._half())
 
-    def _image(self) -> Request:
+    def _make_image(self) -> Request:
         if PACKAGE != "mlx-vlm":
-            return self._plain()
+            return self._make_plain()
         seen = image(*self.draw.choice([*SHAPES, (56, 56), (28, 56)]))
         return Request("image", behind(seen, self._text()), self._length(), self._half())
 
-    def _repeated(self) -> Request:
+    def _make_repeated(self) -> Request:
         one = self._earlier("plain", "stream", "processors", "image")
         other = self._processor() if self._half() else {}
         return Request("repeated", one.prompt, {**one.fields, **other}, self._half())
 
-    def _continued(self) -> Request:
+    def _make_continued(self) -> Request:
         one = self._earlier("plain", "stream", "processors")
         return dataclasses.replace(one, kind="continued", then=self._text())
 
-    def _leaving(self) -> Request:
+    def _make_leaving(self) -> Request:
         return Request("leaving", self._text(), {"max_tokens": 200}, stream=True)
 
-    def _empty(self) -> Request:
+    def _make_empty(self) -> Request:
         return Request("empty", "", self._length())
 
-    def _malformed(self) -> Request:
+    def _make_malformed(self) -> Request:
         return Request("malformed", name=self.malformed[len(self.requests) % len(MALFORMED)])
 
     def _earlier(self, *kinds: str) -> Request:
         earlier = [one for one in self.requests if one.kind in kinds]
-        return self.draw.choice(earlier or [self._plain()])
+        return self.draw.choice(earlier or [self._make_plain()])
 
     def _text(self) -> str:
         (words,) = server.prompts(1, seed=self.draw.randrange(1 << 30))
@@ -274,7 +274,7 @@ def rounds(model, tmp_path_factory):
         # The release answers these rightly, one at a time.
         with serving(CASE, model, tmp_path_factory.mktemp("images") / "log", False) as host:
             answers |= {key: host.answer(one.prompt, **one.fields) for key, one in images.items()}
-    assert not [said for said in answers.values() if said.startswith(FAILED)]
+    assert not [text for text in answers.values() if text.startswith(FAILED)]
     assert len(set(answers.values())) > len(answers) // 2, "the answers are too much alike"
     size = len(asked) // ROUNDS
     return [asked[i : i + size] for i in range(0, len(asked), size)], answers
@@ -298,8 +298,8 @@ def exact(model: Path, requests: Sequence[Request]) -> dict[str, str]:
 def continuing(one: Request, answers: Mapping[str, str]) -> Request:
     """A request whose prompt is that of an earlier one, its answer and more."""
     # What stands for an image or a video would be one in a prompt.
-    said = answers[one.key].partition("<|")[0]
-    return dataclasses.replace(one, prompt=f"{one.prompt}{said} {one.then}")
+    reply = answers[one.key].partition("<|")[0]
+    return dataclasses.replace(one, prompt=f"{one.prompt}{reply} {one.then}")
 
 
 @dataclass
@@ -319,16 +319,16 @@ class Tally:
     # Bytes after each round.
     memory: list[int | None] = field(default_factory=list)
 
-    def add(self, one: Request, said: str, right: str) -> None:
+    def add(self, one: Request, text: str, right: str) -> None:
         if one.kind == "malformed":
-            self.ends.setdefault(one.name, set()).add(said)
+            self.ends.setdefault(one.name, set()).add(text)
         elif one.kind == "empty" and not one.valid:
-            self.empty.add(said)
+            self.empty.add(text)
         elif one.valid:
-            name = "right" if said == right else "failed" if said.startswith(FAILED) else "wrong"
+            name = "right" if text == right else "failed" if text.startswith(FAILED) else "wrong"
             setattr(self, name, getattr(self, name) + 1)
             if name != "right":
-                self.odd.append((one, said))
+                self.odd.append((one, text))
 
     def row(self, name: str) -> str:
         valid = self.right + self.wrong + self.failed
@@ -348,8 +348,8 @@ def load(model: Path, log: Path, rounds: Any, patched: bool) -> Tally:
         clients = Clients(host)
         for one_round in requests:
             with ThreadPoolExecutor(AT_A_TIME) as pool:
-                said = list(pool.map(clients.ask, one_round))
-            for one, answer in zip(one_round, said, strict=True):
+                replies = list(pool.map(clients.ask, one_round))
+            for one, answer in zip(one_round, replies, strict=True):
                 tally.add(one, answer, answers.get(one.key, ""))
             time.sleep(SETTLED)
             tally.memory.append(resident(host.process.group))
@@ -367,10 +367,10 @@ class Clients:
         """Send a request, unless the server hangs; returns what is said, or how it ends."""
         if self.waiting > HANGS:
             return f"{FAILED} not asked: the server hangs"
-        said = send(self.host, one)
+        answer = send(self.host, one)
         if one.valid:
-            self.waiting = self.waiting + 1 if f"{FAILED} ReadTimeout" in said else 0
-        return said
+            self.waiting = self.waiting + 1 if f"{FAILED} ReadTimeout" in answer else 0
+        return answer
 
 
 def send(host: Host, one: Request) -> str:
@@ -379,17 +379,17 @@ def send(host: Host, one: Request) -> str:
         if one.name.startswith("messages"):
             host = dataclasses.replace(host, chat=True)
         if one.name == CUT_OFF:
-            host.cut_off(malformed(host, one.name))
+            host.cut_off(build_malformed(host, one.name))
             return "closed"
-        return host.status(malformed(host, one.name))
+        return host.status(build_malformed(host, one.name))
     if one.kind == "leaving":
         host.leave(one.prompt, **one.fields)
         return ""
-    said = host.answer(one.prompt, stream=one.stream, **one.fields)
-    return "" if not one.stream and said == WRITTEN_END.get(SET) else said
+    answer = host.answer(one.prompt, stream=one.stream, **one.fields)
+    return "" if not one.stream and answer == WRITTEN_END.get(SET) else answer
 
 
-def malformed(host: Host, name: str) -> bytes:
+def build_malformed(host: Host, name: str) -> bytes:
     change = MALFORMED[name]
     if isinstance(change, bytes):
         return change
@@ -406,7 +406,7 @@ def alive(host: Host, requests: Sequence[Request], answers: Mapping[str, str]) -
     return "yes" if send(host, one) == answers[one.key] else "hangs"
 
 
-def expected_end(name: str) -> str:
+def expect_end(name: str) -> str:
     """The first characters with which the end of a hostile request may begin."""
     if name in LIMITED:
         return "24"
@@ -433,17 +433,17 @@ def test_patched_answers(model, rounds, tmp_path, capsys, monkeypatch):
     tally = load(model, log, rounds, patched=True)
     with capsys.disabled():
         print(f"\n{HEAD}\n{tally.row('with')}")
-        print(Counter((one.kind, said[:200]) for one, said in tally.odd), tally.ends, tally.empty)
+        print(Counter((one.kind, reply[:200]) for one, reply in tally.odd), tally.ends, tally.empty)
     assert not tally.odd
     assert tally.alive == "yes"
     assert "was withdrawn" not in log.read_text(errors="replace")
     unlike = {
         name: ends
         for name, ends in tally.ends.items()
-        if not all(end[0] in expected_end(name) for end in ends)
+        if not all(end[0] in expect_end(name) for end in ends)
     }
     assert not unlike
-    assert all("40" in said for said in tally.empty)
+    assert all("40" in reply for reply in tally.empty)
     if None not in tally.memory:
         warm = tally.memory[WARM:]
         early, late = min(warm[: len(warm) // 2]), min(warm[len(warm) // 2 :])

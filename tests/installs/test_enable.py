@@ -33,8 +33,8 @@ def right_rounds(python, model, log):
     """The number of rounds in which all concurrent answers equal the answers alone."""
     asked = prompts(AT_A_TIME)
     with serving(CASE, model, log, patched=None, python=python) as host:
-        alone = host.alone(asked)
-        return sum(host.together(asked) == alone for _ in range(ROUNDS))
+        solo = host.answer_solo(asked)
+        return sum(host.answer_batch(asked) == solo for _ in range(ROUNDS))
 
 
 def test_enable_and_disable(python, model, tmp_path):

@@ -24,11 +24,11 @@ PLACE = (
 )
 
 
-def applied(*command, **environment):
+def list_applied(*command, **environment):
     """The patches that were in effect in a host's process that shows its help and ends."""
-    said = run(*command, "--help", **environment)
-    assert "--model" in said
-    return said.rpartition("applied:")[2].split()
+    output = run(*command, "--help", **environment)
+    assert "--model" in output
+    return output.rpartition("applied:")[2].split()
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def folders(tmp_path):
 def check(python, server, ours, folders):
     """Enable the patches beside a host, disable them, and start it with them once."""
     run(python, "-c", PLACE, WITNESS)
-    assert applied(server, **folders) == []
+    assert list_applied(server, **folders) == []
     run(ours, "enable", **folders)
-    assert applied(server, **folders)
+    assert list_applied(server, **folders)
     run(ours, "disable", **folders)
-    assert applied(server, **folders) == []
-    assert applied(ours, "run", "--", server, **folders)
+    assert list_applied(server, **folders) == []
+    assert list_applied(ours, "run", "--", server, **folders)
 
 
 def test_uv_tool_install_with(wheel, folders):
@@ -71,5 +71,5 @@ def test_uvx_with(wheel, folders):
     uvx = (*UV, "tool", "run", "--quiet", "--python", sys.executable, "--from", HOST)
     uvx += ("--with", MLX, "--with", wheel)
     run(*uvx, "python", "-c", PLACE, WITNESS, **folders)
-    assert applied(*uvx, SERVER, **folders) == []
-    assert applied(*uvx, "mlx-patches", "run", "--", SERVER, **folders)
+    assert list_applied(*uvx, SERVER, **folders) == []
+    assert list_applied(*uvx, "mlx-patches", "run", "--", SERVER, **folders)

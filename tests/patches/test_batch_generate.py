@@ -8,9 +8,9 @@ from mlx_patches.lab import Family, offline
 from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
+needs_vlm = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
 PROMPTS = [[5, 9, 2], [7, 3, 8, 4, 6], [11, 12, 13, 14, 15, 16, 17, 18]]
 COUNT = 6

@@ -9,9 +9,9 @@ from mlx_patches.patches.omlx.boundary_snapshots import patch as boundary_snapsh
 from mlx_patches.probes import NotApplicable
 
 from .. import omlx_standin
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import is_installed, run_probe
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="omlx requires mlx-lm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-lm"), reason="omlx requires mlx-lm")
 PATCH = boundary_snapshots.PATCH
 (TARGET,) = PATCH.targets
 

@@ -8,10 +8,10 @@ import pytest
 from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.chains import patch as chains
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
 # Without mlx-lm beside it, mlx-vlm has caches of its own.
-package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
+package = "mlx_lm" if is_installed("mlx-lm") else "mlx_vlm"
 module = importlib.import_module(f"{package}.models.cache")
 
 

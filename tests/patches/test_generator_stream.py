@@ -10,9 +10,9 @@ from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.generator_stream import patch as generator_stream
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-if not installed("mlx-lm"):
+if not is_installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose generators these are", allow_module_level=True)
 module = importlib.import_module("mlx_lm.generate")
 NAMES = ("generate_step", "speculative_generate_step")

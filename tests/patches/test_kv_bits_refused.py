@@ -16,11 +16,11 @@ from mlx_patches.patches.generation.kv_bits_refused.probe import (
     is_quantized,
 )
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import build_or_skip
 
-lm = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm here")
-vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+lm = pytest.mark.skipif(not is_installed("mlx-lm"), reason="no mlx-lm here")
+vlm = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="no mlx-vlm here")
 PATCH = catalogue.builtin().get("kv-bits-refused")
 
 

@@ -8,10 +8,10 @@ from mlx_patches.patches.masks.mask_after_update.patch import keep_whole
 from mlx_patches.patches.masks.mask_after_update.probe import run
 from mlx_patches.probes.batch_invariance import batch_cache, tiny_of
 
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import is_installed, run_probe
 
 PATCH = catalogue.builtin().get("mask-after-update")
-needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+needs_vlm = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="no mlx-vlm here")
 ROW = [list(range(1, 12))]
 
 

@@ -7,11 +7,11 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
 from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, make_filled_cache, probe
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import or_skip
 
 PATCH = catalogue.builtin().get("mask-by-offset")
-pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="no mlx-vlm here")
 
 
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)

@@ -8,14 +8,15 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, same
 from mlx_patches.probes.kit import require_own
 
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import is_installed, run_probe
 from ..releases.models import or_skip
 
 PATCH = catalogue.builtin().get("mask-from-cache-list")
 
 
 @pytest.fixture(
-    params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
+    params=[t for t in PATCH.targets if is_installed(t.distribution)],
+    ids=lambda target: target.path,
 )
 @or_skip()
 def target(request) -> Target:
@@ -52,7 +53,7 @@ def test_other_arguments_are_passed_on(target, caches, ungated):
 
 @pytest.mark.parametrize("name", ["llava", "idefics3"])
 def test_importing_models_are_patched(name, ungated):
-    if not installed("mlx-vlm"):
+    if not is_installed("mlx-vlm"):
         pytest.skip("no mlx-vlm here")
     model = importlib.import_module(f"mlx_vlm.models.{name}.language")
     cache = importlib.import_module("mlx_vlm.models.cache")

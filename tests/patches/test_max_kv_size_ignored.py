@@ -9,9 +9,9 @@ from mlx_patches.patches.generation.max_kv_size_ignored.probe import (
     record_messages,
 )
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-lm"), reason="tests of mlx-lm")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from mlx_patches.patches.loading.model_code_consent import probe
 from tests.hosts.model import save
 from tests.hosts.server import free_port
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import module_or_skip
 
 PATCH = catalogue.builtin().get("model-code-consent")
@@ -347,7 +347,7 @@ def test_each_loader_passes_consent(auto, monkeypatch, distribution):
         and target.name not in ("ModelProvider.load", "run")
     ]
     for target in loaders:
-        if not installed(distribution) or not source_file(target.module):
+        if not is_installed(distribution) or not source_file(target.module):
             continue
         function = inspect.unwrap(
             getattr(importlib.import_module(target.module), target.name, None)
@@ -383,7 +383,7 @@ def test_convert_default_is_no_consent(auto, tmp_path):
 
 
 def test_own_processor_needs_no_consent(auto, tmp_path):
-    if not installed("mlx-vlm"):
+    if not is_installed("mlx-vlm"):
         pytest.skip("mlx-vlm is not installed in this environment")
     try:
         importlib.import_module("mlx_vlm.models.phi3_v")
@@ -436,7 +436,7 @@ SECONDS = 120
 def test_program_needs_users_consent(distribution, agreed, tmp_path):
     family, command = PROGRAMS[distribution]
     package = "mlx_lm" if family == "llama" else "mlx_vlm"
-    if not (installed(distribution) and source_file(f"{package}.models.{family}")):
+    if not (is_installed(distribution) and source_file(f"{package}.models.{family}")):
         pytest.skip(f"{distribution} or {family} is not in this environment")
     model = tmp_path / "model"
     save(model, family, package.replace("_", "-"))

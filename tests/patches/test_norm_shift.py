@@ -7,14 +7,14 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.norm_shift import patch as norm_shift
 from mlx_patches.patches.loading.norm_shift import probe
 
-from ..releases.conftest import installed, verdict
+from ..releases.conftest import is_installed, verdict
 
 PATCH = catalogue.builtin().get("norm-shift")
 
 
 def present():
     for target in PATCH.targets:
-        if installed(target.distribution):
+        if is_installed(target.distribution):
             try:
                 module = importlib.import_module(target.module)
             except ModuleNotFoundError:

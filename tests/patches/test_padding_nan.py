@@ -8,14 +8,15 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.padding_nan import patch as padding
 from mlx_patches.probes.fixtures import make_batch, own_class_of
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("padding-nan")
 
 
 @pytest.fixture(
-    params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
+    params=[t for t in PATCH.targets if is_installed(t.distribution)],
+    ids=lambda target: target.path,
 )
 @or_skip()
 def batch_class(request):

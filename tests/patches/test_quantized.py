@@ -11,7 +11,7 @@ from mlx_patches.patches.caches.quantized.affine import dequantize_row
 from mlx_patches.patches.caches.quantized.probe import restore_cache
 from mlx_patches.probes.quantized_batches import WIDTH, Kind, feed
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import module_or_skip
 
 CLASSES = {
@@ -293,7 +293,7 @@ def test_late_padding_reaches_attention(kind):
     ).fused_attention_eligible
 
 
-CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
+CACHES = "mlx_lm.models.cache" if is_installed("mlx-lm") else "mlx_vlm.models.cache"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -309,7 +309,7 @@ def test_plain_row_dtype_and_size(dtype):
     assert row.offset == 5
 
 
-@pytest.mark.skipif(not installed("mlx-lm"), reason="the generator is mlx-lm's")
+@pytest.mark.skipif(not is_installed("mlx-lm"), reason="the generator is mlx-lm's")
 @pytest.mark.parametrize("heads", [1, 2])
 def test_quantized_prompts_equal_solo(heads, ungated):
     generate = importlib.import_module("mlx_lm.generate")
@@ -381,7 +381,7 @@ def test_solo_row_is_not_touched(ungated):
     assert [part.tolist() for part in (*row.keys, *row.values)] == before
 
 
-@pytest.mark.skipif(not installed("mlx-lm"), reason="the model is mlx-lm's")
+@pytest.mark.skipif(not is_installed("mlx-lm"), reason="the model is mlx-lm's")
 def test_solo_quantized_run_is_bit_identical(ungated):
     def logits():
         model, caches = _llama(), importlib.import_module(CACHES)

@@ -7,9 +7,9 @@ import pytest
 from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches._shared.handles import make_handle
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
+CACHES = "mlx_lm.models.cache" if is_installed("mlx-lm") else "mlx_vlm.models.cache"
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-LM = installed("mlx-lm")
+LM = is_installed("mlx-lm")
 pytestmark = pytest.mark.skipif(not LM, reason="no mlx-lm, whose caches these are")
 ArraysCache = importlib.import_module("mlx_lm.models.cache").ArraysCache if LM else None
 

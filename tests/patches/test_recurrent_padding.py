@@ -9,7 +9,7 @@ from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import applicable, build_or_skip, or_skip
 from .rows import PADDING, PROMPTS, TABLE, assert_close, compare, compare_step, logits_of
 
@@ -50,7 +50,7 @@ def pad_batch(model: LabModel) -> list[object]:
     return cache
 
 
-NEMOTRON_H = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
+NEMOTRON_H = "mlx-lm:nemotron_h" if is_installed("mlx-lm") else "mlx-vlm:nemotron_h"
 LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
 OMNI = "mlx-vlm:nemotron_h_nano_omni"
 VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl", OMNI)

@@ -12,7 +12,7 @@ from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batc
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.patches.models.recurrent_padding.batch import Padding, announce_padding
 
-from ..releases.conftest import installed, is_tested, verdict
+from ..releases.conftest import is_installed, is_tested, verdict
 from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("recurrent-padding")
@@ -218,7 +218,7 @@ def test_failing_model_keeps_marks(name, repaired, monkeypatch):
 
 def scan_modules():
     for distribution in ("mlx_lm", "mlx_vlm"):
-        if installed(distribution.replace("_", "-")):
+        if is_installed(distribution.replace("_", "-")):
             try:
                 yield pytest.importorskip(f"{distribution}.models.ssm")
             except pytest.skip.Exception:

@@ -12,7 +12,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rotating import patch as rotating
 from mlx_patches.patches.caches.rotating.patch import convert_to_int
 
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import is_installed, run_probe
 
 PATCH = catalogue.builtin().get("rotating-max-size")
 MODULES = [
@@ -21,7 +21,7 @@ MODULES = [
         ("mlx-lm", "mlx_lm.models.cache"),
         ("mlx-vlm", "mlx_vlm.models.cache"),
     )
-    if installed(distribution) and importlib.util.find_spec(target_module)
+    if is_installed(distribution) and importlib.util.find_spec(target_module)
 ]
 
 

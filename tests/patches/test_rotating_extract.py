@@ -9,9 +9,9 @@ from packaging.version import Version
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rotating import patch as rotating
 
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import is_installed, run_probe
 
-if not installed("mlx-lm"):
+if not is_installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose class this is", allow_module_level=True)
 caches = importlib.import_module("mlx_lm.models.cache")
 if not hasattr(getattr(caches, "BatchRotatingKVCache", None), "extract"):

@@ -9,9 +9,9 @@ from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches.caches.rotating_last_chunk.patch import is_chunk
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-lm"), reason="tests of mlx-lm")
 HISTORIES = ([3, 1, 4], [1, 5, 9, 2, 6])
 # Once the window has wrapped, the first row still has padding in it.
 WRAPPED = ([3], [1, 5, 9, 2, 6, 5, 3, 5])

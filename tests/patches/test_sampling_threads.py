@@ -12,7 +12,7 @@ from mlx_patches.core.packages import package_of
 from mlx_patches.lab.threads import in_a_thread
 from tests.hosts.server import serving
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import module_or_skip
 
 SAMPLERS = {
@@ -106,7 +106,7 @@ def test_threads_leave_main_state(make_sampler, own_states, ungated):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here")
+@pytest.mark.skipif(not is_installed("mlx-lm"), reason="no mlx_lm.server here")
 def test_server_samples_by_request_seed(tmp_path):
     model = tmp_path / "model"
     subprocess.run([sys.executable, "-m", "tests.hosts.model", str(model), "llama"], check=True)

@@ -3,10 +3,10 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.probes.fixtures import own_class_of
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 from ..releases.models import or_skip
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-lm"), reason="tests of mlx-lm")
 PATCH = catalogue.builtin().get("server-prefix-hit")
 
 

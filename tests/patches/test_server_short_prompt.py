@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-if not installed("mlx-lm"):
+if not is_installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose server this is", allow_module_level=True)
 utils = importlib.import_module("mlx_lm.tokenizer_utils")
 if not hasattr(utils.TokenizerWrapper, "_find"):

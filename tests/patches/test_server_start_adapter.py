@@ -5,14 +5,14 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_start_adapter.probe import make_provider
 
-from ..releases.conftest import installed, verdict
+from ..releases.conftest import is_installed, verdict
 
 PATCH = catalogue.builtin().get("server-start-adapter")
 
 
 @pytest.fixture
 def kind(ungated):
-    if not installed("mlx-lm"):
+    if not is_installed("mlx-lm"):
         pytest.skip("mlx-lm is not installed in this environment")
     if not verdict(PATCH, PATCH.targets[0]).ok:
         pytest.skip("this release is right, or serves in another way")

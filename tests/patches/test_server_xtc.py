@@ -11,9 +11,9 @@ from mlx_patches.patches.server.server_xtc.patch import (
     make_with_threshold,
 )
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm, whose server this is")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-lm"), reason="its server is mlx-lm's")
 
 
 def record(

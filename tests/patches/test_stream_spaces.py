@@ -4,9 +4,9 @@ import pytest
 
 from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-if not installed("mlx-lm"):
+if not is_installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose detokenizer this is", allow_module_level=True)
 utils = importlib.import_module("mlx_lm.tokenizer_utils")
 TEXTS = ("x != y, a . b", "if (a ,b) { c ?.d }", "a .", ". .", "x  ,y", "a,b", "!", "a !b")

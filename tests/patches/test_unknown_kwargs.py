@@ -6,7 +6,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.models.unknown_kwargs.patch import drop_unknown
 from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
 
 def test_unknown_arguments_are_dropped():
@@ -27,7 +27,7 @@ def test_call_with_kwargs_gets_all():
     assert drop_unknown(call)(None, 1, n_to_process=4) == {"n_to_process": 4}
 
 
-@pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
+@pytest.mark.skipif(not is_installed("mlx-vlm"), reason="no mlx-vlm here")
 @pytest.mark.parametrize("family", ["aya_vision", "llava", "multi_modality"])
 def test_logits_are_unchanged(family, ungated):
     model = build(Family("mlx-vlm", family))

@@ -3,9 +3,9 @@ import pytest
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, answer_beside
 from mlx_patches.probes.vllm_scheduler import Server, build_llama
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+pytestmark = pytest.mark.skipif(not is_installed("vllm-mlx"), reason="tests of vllm-mlx")
 
 
 @pytest.fixture(autouse=True)

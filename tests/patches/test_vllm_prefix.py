@@ -13,10 +13,10 @@ from mlx_patches.probes.vllm_scheduler import (
     build_windowed_llama,
 )
 
-from ..releases.conftest import installed, verdict
+from ..releases.conftest import is_installed, verdict
 from ..releases.models import or_skip
 
-pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+pytestmark = pytest.mark.skipif(not is_installed("vllm-mlx"), reason="tests of vllm-mlx")
 
 QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 

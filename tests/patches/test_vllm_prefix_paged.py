@@ -11,9 +11,9 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_paged import (
 )
 from mlx_patches.probes.vllm_scheduler import Server, build_family, build_llama, build_sliding_llama
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+pytestmark = pytest.mark.skipif(not is_installed("vllm-mlx"), reason="tests of vllm-mlx")
 
 MODELS = {
     "llama": build_llama,

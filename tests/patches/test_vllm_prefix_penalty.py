@@ -10,9 +10,9 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import (
 )
 from mlx_patches.probes.vllm_scheduler import MEMORY, build_llama
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
+pytestmark = pytest.mark.skipif(not is_installed("vllm-mlx"), reason="tests of vllm-mlx")
 
 PAGED = {"use_paged_cache": True, "use_memory_aware_cache": False, "paged_cache_block_size": 16}
 CONFIGS = {

@@ -6,9 +6,9 @@ from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cutta
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, describe_difference
 from mlx_patches.probes.fixtures import feed_one_by_one
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="tests of mlx-vlm")
 HELD = 8
 
 

@@ -10,9 +10,9 @@ from mlx_patches.patches.server.vlm_vision_features.patch import (
     replace_names,
 )
 
-from ..releases.conftest import installed
+from ..releases.conftest import is_installed
 
-pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
+pytestmark = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="tests of mlx-vlm")
 
 
 def inputs(pixels, **more):

@@ -39,7 +39,7 @@ REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 
 @functools.cache
-def installed(distribution: str) -> bool:
+def is_installed(distribution: str) -> bool:
     return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
@@ -48,11 +48,11 @@ def is_tested(distribution: str) -> bool:
 
     ``MLX_PATCHES_TEST_ONLY`` names the only distribution to test; others have their own sets.
     """
-    return installed(distribution) and distribution == os.environ.get(ONLY, distribution)
+    return is_installed(distribution) and distribution == os.environ.get(ONLY, distribution)
 
 
 @functools.cache
-def sampled(patch: Patch) -> list[Target]:
+def sample_targets(patch: Patch) -> list[Target]:
     """The targets at which `make test-all` tries a patch: the first few that this release has."""
     here = [t for t in patch.targets if is_tested(t.distribution) and source_file(t.module)]
     return here[:SAMPLE]
@@ -68,7 +68,7 @@ def every_target() -> list[ParameterSet]:
             marks=[] if target in sample else REMAINING,
         )
         for patch in catalogue.builtin()
-        for sample in [sampled(patch)]
+        for sample in [sample_targets(patch)]
         for target in patch.targets
         if is_tested(target.distribution)
     ]
@@ -81,7 +81,7 @@ def targets_of_patches() -> list[ParameterSet]:
     """
     found = []
     for patch in catalogue.builtin():
-        sample = sampled(patch)
+        sample = sample_targets(patch)
         others = [t for t in patch.targets if is_tested(t.distribution) and t not in sample]
         if sample:
             found.append(pytest.param(patch, sample, id=patch.id))
@@ -138,10 +138,10 @@ def seeded() -> None:
 def places() -> list[tuple[str, str]]:
     """The module and the name of each target of each patch."""
     targets = (target for patch in catalogue.builtin().each_declared() for target in patch.targets)
-    return sorted({(t.module, t.name) for t in targets if installed(t.distribution)})
+    return sorted({(t.module, t.name) for t in targets if is_installed(t.distribution)})
 
 
-def patched_places() -> list[str]:
+def list_patched() -> list[str]:
     """The targets at which code of ours is in effect."""
     found = []
     for module, name in places():
@@ -163,7 +163,7 @@ _left: set[str] = set()
 def nothing_left() -> Iterator[None]:
     """A test that leaves a patch in effect fails: another test would meet it."""
     yield
-    new = set(patched_places()) - _left
+    new = set(list_patched()) - _left
     _left.update(new)
     assert not new
 
@@ -179,7 +179,7 @@ def ungated() -> Iterator[Callable[..., Manager]]:
         managers.append(Manager(open_gate(*patches), registry))
         for patch in patches:
             for target in patch.targets:
-                if installed(target.distribution) and source_file(target.module):
+                if is_installed(target.distribution) and source_file(target.module):
                     importlib.import_module(target.module)
             managers[-1].apply(patch)
         return managers[-1]

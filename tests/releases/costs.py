@@ -58,20 +58,20 @@ def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
     def replace(owner: Any, name: str, what: str) -> None:
         original = getattr(owner, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def count(*args: Any, **kwargs: Any) -> Any:
             seen.note(what, sys._getframe(1))
             return original(*args, **kwargs)
 
-        setattr(owner, name, counted)
+        setattr(owner, name, count)
         undo.append(lambda: setattr(owner, name, original))
 
     def view(module: Any) -> None:
-        def counted(value: Any) -> Any:
+        def count(value: Any) -> Any:
             if isinstance(value, mx.array):
                 seen.note("memoryview", sys._getframe(1))
             return memoryview(value)
 
-        module.memoryview = counted
+        module.memoryview = count
         undo.append(lambda: delattr(module, "memoryview"))
 
     def profile(frame: FrameType, event: str, callee: Any) -> None:
@@ -159,7 +159,7 @@ def tokens_of(length: int, row: int) -> list[int]:
     return [1 + (3 * row + 7 * i) % 20 for i in range(length)]
 
 
-def evaluated_nodes(batch: Batch, steps: int, folder: Path) -> int:
+def count_evaluated_nodes(batch: Batch, steps: int, folder: Path) -> int:
     """How many nodes an engine evaluates in decode steps if it evaluates only the logits."""
     total = 0
     for step in range(steps):
@@ -200,10 +200,10 @@ def decoder_rows(model: LabModel, monkeypatch: Any) -> list[int]:
     own = decoder.__call__
     rows: list[int] = []
 
-    def counted(self: Any, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def count(self: Any, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         tokens = kwargs.get("input_ids", kwargs.get("x", inputs))
         rows.append(tokens.shape[0])
         return own(self, *(() if inputs is None else (inputs,)), *args, **kwargs)
 
-    monkeypatch.setattr(decoder, "__call__", counted)
+    monkeypatch.setattr(decoder, "__call__", count)
     return rows

@@ -14,7 +14,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.probes import NotApplicable
 
-from .conftest import installed, is_tested
+from .conftest import is_installed, is_tested
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def build_or_skip(family: Family | str) -> LabModel:
     """A family's tiny model; skips where the release has none. ``mlx-lm:llama`` is a name."""
     if isinstance(family, str):
         family = Family(*family.split(":"))
-    if not installed(family.distribution):
+    if not is_installed(family.distribution):
         pytest.skip(f"{family.distribution} is not installed")
     return build(family)
 

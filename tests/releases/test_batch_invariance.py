@@ -10,12 +10,12 @@ from mlx_patches.activation.session import session
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import TOLERANCE, batch_cache, measure, random_rows, tiny
 
-from .conftest import installed
+from .conftest import is_installed
 
 pytestmark = pytest.mark.slow
 
-needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
-needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
+needs_vlm = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="this set has no mlx-vlm")
+needs_lm = pytest.mark.skipif(not is_installed("mlx-lm"), reason="this set has no mlx-lm")
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 SHAPES = [

@@ -18,7 +18,7 @@ from mlx_patches.lab.families import models_folder
 from mlx_patches.patches import catalogue
 
 from . import costs
-from .conftest import installed, verdict
+from .conftest import is_installed, verdict
 from .costs import Batch, Solo
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ SHARE = 0.01
 
 def sample(more: Sequence[str] = ()) -> list[Family]:
     """The families of the sample and of ``more`` that the installed release has."""
-    distribution = "mlx-vlm" if installed("mlx-vlm") else "mlx-lm"
+    distribution = "mlx-vlm" if is_installed("mlx-vlm") else "mlx-lm"
     folder = models_folder(distribution)
     if folder is None:
         return []
@@ -65,18 +65,18 @@ def sample(more: Sequence[str] = ()) -> list[Family]:
 
 
 @cache
-def needed(patch_id: str) -> set[str]:
+def list_needed(patch_id: str) -> set[str]:
     if patch_id not in catalogue.builtin():
         return set()
     patch = catalogue.builtin().get(patch_id)
-    targets = [target for target in patch.targets if installed(target.distribution)]
+    targets = [target for target in patch.targets if is_installed(target.distribution)]
     return {target.module for target in targets if verdict(patch, target).ok}
 
 
 def needs(family: Family, patch_id: str) -> bool:
     """Whether a family's own module needs a patch in the installed release."""
     package = f"{family.distribution.replace('-', '_')}.models.{family.name}"
-    return bool(needed(patch_id) & {package, f"{package}.language"})
+    return bool(list_needed(patch_id) & {package, f"{package}.language"})
 
 
 def runs_batched(family: Family) -> bool:
@@ -124,14 +124,14 @@ def every_patch_applied() -> Iterator[None]:
         mlx_patches.restore()
 
 
-def unpatched(measure: Callable[[], Value], alone: Callable[[], Value]) -> Value:
+def measure_unpatched(measure: Callable[[], Value], solo: Callable[[], Value]) -> Value:
     try:
         return measure()
     except Exception:
-        return alone()
+        return solo()
 
 
-def patched(measure: Callable[[], Value]) -> Value:
+def measure_patched(measure: Callable[[], Value]) -> Value:
     """A measurement with every patch in effect."""
     with every_patch_applied():
         assert mlx_patches.status().with_status("applied", "late")
@@ -151,7 +151,7 @@ def test_decode_reads_no_device(family: Family) -> None:
         batch.evaluate(logits)
         return seen
 
-    seen = patched(decode_step)
+    seen = measure_patched(decode_step)
     assert not seen, "\n".join(seen)
 
 
@@ -164,13 +164,13 @@ def test_unpadded_batch_adds_no_nodes(family: Family, rows: int, tmp_path: Path)
     def graphs() -> dict[str, Counter[str]]:
         return graphs_of(Batch(model, [0] * rows), tmp_path)
 
-    def alone() -> dict[str, Counter[str]]:
+    def solo() -> dict[str, Counter[str]]:
         one = graphs_of(Solo(model), tmp_path)
         return {
             part: Counter({k: rows * n for k, n in graph.items()}) for part, graph in one.items()
         }
 
-    expect_no_more_nodes(family, unpatched(graphs, alone), patched(graphs))
+    expect_no_more_nodes(family, measure_unpatched(graphs, solo), measure_patched(graphs))
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -180,7 +180,7 @@ def test_solo_adds_no_nodes(family: Family, tmp_path: Path) -> None:
     def graphs() -> dict[str, Counter[str]]:
         return graphs_of(Solo(model), tmp_path)
 
-    expect_no_more_nodes(family, graphs(), patched(graphs))
+    expect_no_more_nodes(family, graphs(), measure_patched(graphs))
 
 
 @pytest.mark.parametrize("family", BATCHED)
@@ -188,20 +188,20 @@ def test_engine_evaluates_no_more_nodes(family: Family, tmp_path: Path) -> None:
     """An engine evaluates only the tokens: what a release leaves lazy costs it nothing."""
     model = model_of(family)
 
-    def evaluated() -> int:
+    def count_evaluated() -> int:
         batch = Batch(model, [0, 0])
         batch.evaluate(batch.prefill(PROMPT))
-        return costs.evaluated_nodes(batch, costs.PERIOD, tmp_path)
+        return costs.count_evaluated_nodes(batch, costs.PERIOD, tmp_path)
 
     try:
-        before = evaluated()
+        before = count_evaluated()
     except Exception:
         pytest.skip("the release refuses this batch without a patch")
     # In each layer, `offset-chain` adds a node once in 32 steps, and two at the first of these.
     most = 3
-    if needed("rotating-chain"):  # a node a step in sliding layers, as in mlx-lm from 0.31.1 on
+    if list_needed("rotating-chain"):  # one per step in sliding layers, as in mlx-lm from 0.31.1 on
         most += costs.PERIOD
-    assert patched(evaluated) - before <= most * len(model.make_cache())
+    assert measure_patched(count_evaluated) - before <= most * len(model.make_cache())
 
 
 def expect_no_more_nodes(
@@ -220,23 +220,23 @@ def test_mask_kinds_of_equal_prompts(family: Family, monkeypatch: pytest.MonkeyP
     fast = mx.fast
     attend, kinds = fast.scaled_dot_product_attention, []
 
-    def noted(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
+    def note_mask(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
         kinds.append(mask if mask is None or isinstance(mask, str) else "array")
         return attend(*args, mask=mask, **kwargs)
 
-    def said() -> list[Any]:
+    def list_masks() -> list[Any]:
         kinds.clear()
         batch = Batch(model, [0, 0])
         for feed in (lambda: batch.prefill(LONG), batch.step, batch.step):
             batch.evaluate(feed())
         return list(kinds)
 
-    monkeypatch.setattr(fast, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(fast, "scaled_dot_product_attention", note_mask)
     try:
-        before = said()
+        before = list_masks()
     except Exception:
         pytest.skip("the release refuses this batch without a patch")
-    arrays = [one == "array" for one in patched(said)]
+    arrays = [one == "array" for one in measure_patched(list_masks)]
     assert len(arrays) == len(before)
     assert not [i for i, kind in enumerate(before) if arrays[i] and kind != "array"]
 
@@ -247,7 +247,7 @@ def test_graph_does_not_grow(family: Family, padding: list[int], tmp_path: Path)
     """The unevaluated nodes in the caches do not grow if the engine evaluates only the tokens."""
     model = model_of(family)
 
-    def left_behind() -> tuple[int, int]:
+    def measure_leftovers() -> tuple[int, int]:
         batch = Batch(model, padding)
         batch.evaluate(batch.prefill(PROMPT))
         sizes = []
@@ -256,7 +256,7 @@ def test_graph_does_not_grow(family: Family, padding: list[int], tmp_path: Path)
             sizes.append(costs.nodes([batch.cache], tmp_path).total())
         return max(sizes[n] for n in EARLY), max(sizes[n] for n in LATE)
 
-    early, late = patched(left_behind)
+    early, late = measure_patched(measure_leftovers)
     assert late <= early
 
 
@@ -264,15 +264,15 @@ def test_graph_does_not_grow(family: Family, padding: list[int], tmp_path: Path)
 def test_no_keys_and_values_stay_alive(family: Family) -> None:
     model = model_of(family)
 
-    def decoded() -> int:
+    def measure_bytes() -> int:
         call_once(model)
         return costs.live_bytes(lambda: decode(Batch(model, [2, 0])))
 
-    def alone() -> int:
+    def solo() -> int:
         call_once(model)
         return costs.live_bytes(lambda: [decode(Solo(model)) for _ in range(2)])
 
-    before, after = unpatched(decoded, alone), patched(decoded)
+    before, after = measure_unpatched(measure_bytes, solo), measure_patched(measure_bytes)
     assert after <= before * (1 + SHARE), f"{before} bytes without patches"
 
 

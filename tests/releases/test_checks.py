@@ -19,7 +19,7 @@ from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
 from ..patches.mutants import load_tests
-from .conftest import is_tested, run_probe, sampled
+from .conftest import is_tested, run_probe, sample_targets
 from .models import build_or_skip
 
 FAMILIES = {"mlx-lm": ("llama", "nemotron_h"), "mlx-vlm": ("gemma4", "qwen3_5")}
@@ -46,11 +46,11 @@ class Watched:
         """A target whose layer runs in every call, and is watched."""
         calls: list[list[tuple[Any, Any]]] = []  # of the original, in each call of the layer
 
-        def watched(original: Any) -> Any:
+        def watch(original: Any) -> Any:
             def note(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if calls:
-                    calls[-1].append((_given(original, args, kwargs), result))
+                    calls[-1].append((_arguments(original, args, kwargs), result))
                 return result
 
             def run(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -65,17 +65,17 @@ class Watched:
                     self.passed[patch] += 1
                     same = len(seen) == 1 and seen[0][1] is result
                     self.wrong[target.path] += not (
-                        same and seen[0][0] == _given(layer, args, kwargs)
+                        same and seen[0][0] == _arguments(layer, args, kwargs)
                     )
                 return result
 
             self.applied.add(patch)
             return around(run)(target.factory(around(note)(original)))
 
-        return target._replace(factory=watched, when=None, answers_none=True)
+        return target._replace(factory=watch, when=None, answers_none=True)
 
 
-def _given(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+def _arguments(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
     """A call's arguments with the defaults: their names, and the objects themselves."""
     bound = inspect.signature(inspect.unwrap(function)).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -97,18 +97,18 @@ def test_checked_layers_pass_through(distribution: str) -> None:
             for scenario in SCENARIOS.values():
                 scenario(model)
         for patch in catalogue.builtin():
-            for target in sampled(patch) if any(one.when for one in patch.targets) else ():
+            for target in sample_targets(patch) if any(one.when for one in patch.targets) else ():
                 run_probe(patch, target)
     finally:
         manager.restore()
     assert not +watched.wrong
-    assert watched.applied - {*watched.passed} <= {*skipped_calls()}
+    assert watched.applied - {*watched.passed} <= {*list_skipped_calls()}
 
 
 ANSWER = [17]
 
 
-def skipped_calls() -> dict[str, Call]:
+def list_skipped_calls() -> dict[str, Call]:
     """The calls that checks skip, of the patches whose probes and families in the lab make none.
 
     The tests of the patches have them, as ``SKIPPED``.
@@ -125,7 +125,7 @@ def function_of(count: int, answer: Any) -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize(("patch", "call"), sorted(skipped_calls().items()))
+@pytest.mark.parametrize(("patch", "call"), sorted(list_skipped_calls().items()))
 def test_skipped_calls_pass_through(patch: str, call: Call) -> None:
     args, kwargs = call
     for target in catalogue.builtin().get(patch).targets:

@@ -9,9 +9,9 @@ import pytest
 
 from mlx_patches.evidence import store, words
 
-from .conftest import installed
+from .conftest import is_installed
 
-PRESENT = [name for name in ("mlx-lm", "mlx-vlm") if installed(name)]
+PRESENT = [name for name in ("mlx-lm", "mlx-vlm") if is_installed(name)]
 
 
 def python(*arguments, env=None):
@@ -87,19 +87,19 @@ def test_screen_fits_twenty_lines(enabled):
 
 def test_verdict_before_and_after(enabled):
     """The model is right whatever is enabled; if the generator itself is wrong, it is repaired."""
-    evidence = installed("mlx-lm") and store.load_set(f"mlx-lm {metadata.version('mlx-lm')}")
+    evidence = is_installed("mlx-lm") and store.load_set(f"mlx-lm {metadata.version('mlx-lm')}")
     right = not evidence or words.family_result(store.pairs_of(evidence, "qwen3")) == words.GREEN
-    for code, said in ((0, " is repaired here "), (1, " gives wrong text ")):
+    for code, message in ((0, " is repaired here "), (1, " gives wrong text ")):
         done = run("audit", "--model", "qwen3", "-q")
         if "no model type" not in done.stderr:
-            expected = (0, " is right ") if right else (code, said)
+            expected = (0, " is right ") if right else (code, message)
             assert done.returncode == expected[0] and expected[1] in done.stdout, done.stdout
         assert run("disable").returncode == 0
 
 
 def test_readme_sample_is_current():
     """The README's sample is of one release set; its path stands for any environment."""
-    versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if installed(name)]
+    versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if is_installed(name)]
     if versions != ["0.31.3", "0.4.3"]:
         pytest.skip("the sample is of mlx-vlm 0.4.3")
     done = run("audit", "--model", "gemma4")
@@ -127,7 +127,7 @@ def test_enabled_environment_patches_program(enabled):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "config.json: no such file"),
         ("{", "config.json: line 1: not valid JSON"),
@@ -136,12 +136,12 @@ def test_enabled_environment_patches_program(enabled):
         ("[" * 100_000, "config.json: "),
     ],
 )
-def test_broken_config_is_one_line(tmp_path, content, said):
+def test_broken_config_is_one_line(tmp_path, content, message):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     done = run("audit", "--model", str(tmp_path))
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.probes.batch_invariance import batch_cache, tiny
 
-from .conftest import installed
+from .conftest import is_installed
 
 PLACES = {
     "llama": ("mlx-lm", "mlx_lm.models.base", "create_attention_mask"),
@@ -22,7 +22,7 @@ def logits(model):
     return model.call([[1, 2, 3, 4]], batch_cache(model, [0]))
 
 
-@pytest.mark.parametrize("name", [n for n, (own, *_) in PLACES.items() if installed(own)])
+@pytest.mark.parametrize("name", [n for n, (own, *_) in PLACES.items() if is_installed(own)])
 def test_model_survives_failing_layers(name, caplog, ungated):
     place = Target(*PLACES[name], around(early))
     patch = Patch("raising", "on purpose", (place,), probe="none:none", module=__name__)

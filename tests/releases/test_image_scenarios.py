@@ -82,11 +82,11 @@ def test_swapped_embeddings_are_found(monkeypatch):
     module = vlm_engine()
     merge = module._merge_prefill_prompt_kwargs
 
-    def swapped(rows, ids, *rest):
+    def swap_rows(rows, ids, *rest):
         embeds, more = merge(rows, ids, *rest)
         return embeds[::-1], more
 
-    monkeypatch.setattr(module, "_merge_prefill_prompt_kwargs", swapped)
+    monkeypatch.setattr(module, "_merge_prefill_prompt_kwargs", swap_rows)
     assert run("features", "llava").verdict == "red"
 
 
@@ -140,10 +140,10 @@ def test_leaving_client_is_removed(server, monkeypatch):
     batch, removed = vlm_engine().BatchGenerator, []
     remove = batch.remove
 
-    def noted(self, uid, *args):
+    def note_removal(self, uid, *args):
         removed.append((uid, uid in self._generation_batch.uids))
         return remove(self, uid, *args)
 
-    monkeypatch.setattr(batch, "remove", noted)
+    monkeypatch.setattr(batch, "remove", note_removal)
     assert run("features-served", "llava").verdict == "green"
     assert [there for _, there in removed] == [True]

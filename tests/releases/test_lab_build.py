@@ -9,7 +9,7 @@ from mlx_patches.lab.build import build, differ, sensitivity
 from mlx_patches.lab.child import build_family
 from mlx_patches.lab.shrink import VOCABULARY
 
-from .conftest import installed
+from .conftest import is_installed
 
 pytestmark = pytest.mark.slow
 
@@ -18,10 +18,10 @@ SAMPLE = {"mlx-lm": ("llama", "gemma3_text", "mamba", "olmo2"), "mlx-vlm": ("gem
 CASES = [
     pytest.param(Family(distribution, name), id=f"{distribution}:{name}")
     for distribution, names in SAMPLE.items()
-    if installed(distribution)
+    if is_installed(distribution)
     for name in names
 ]
-PRESENT = [distribution for distribution in SAMPLE if installed(distribution)]
+PRESENT = [distribution for distribution in SAMPLE if is_installed(distribution)]
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -79,17 +79,17 @@ LARGE = [0.0, 2.0, 0.0, 0.0]
 def test_engine_rounding_is_insensitive(dtype, rows, verdict):
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
-    said = [[Generated(token)] for token, _ in rows]
-    alone = [[mx.array(logits)] for _, logits in rows]
-    assert compare.compare_generated(said, alone, TOLERANCES[dtype]).verdict == verdict
+    generated = [[Generated(token)] for token, _ in rows]
+    solo = [[mx.array(logits)] for _, logits in rows]
+    assert compare.compare_generated(generated, solo, TOLERANCES[dtype]).verdict == verdict
 
 
 def test_nan_log_probabilities():
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
     for token in (0, 1):
-        said = [[Generated(token, every=mx.full((4,), float("nan"), mx.bfloat16))]]
-        cell = compare.compare_generated(said, [[mx.array(SMALL)]], TOLERANCES["bfloat16"])
+        generated = [[Generated(token, every=mx.full((4,), float("nan"), mx.bfloat16))]]
+        cell = compare.compare_generated(generated, [[mx.array(SMALL)]], TOLERANCES["bfloat16"])
         assert cell.verdict == "red"
 
 

@@ -18,19 +18,19 @@ from mlx_patches.lab.engine_scenarios import penalize, second_best
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.probes.batch_invariance import tiny
 
-from .conftest import installed, is_needed
+from .conftest import is_installed, is_needed
 from .models import applicable
 from .test_batch_invariance import has_defect
 
 pytestmark = pytest.mark.slow
 
-needs_lm = pytest.mark.skipif(not installed("mlx-lm"), reason="this set has no mlx-lm")
-needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
+needs_lm = pytest.mark.skipif(not is_installed("mlx-lm"), reason="this set has no mlx-lm")
+needs_vlm = pytest.mark.skipif(not is_installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
 
 @pytest.fixture
 def right() -> LabModel:
-    if installed("mlx-lm"):
+    if is_installed("mlx-lm"):
         return tiny("mlx-lm", "llama", layer_types=["full_attention"] * 4)
     return tiny("mlx-vlm", "gemma4", layer_types=["full_attention"] * 4)
 
@@ -42,7 +42,7 @@ def applied():
     mlx_patches.restore()
 
 
-def patched_cell(scenario, model):
+def run_patched(scenario, model):
     mlx_patches.apply()
     try:
         forget_solo_runs()
@@ -114,7 +114,7 @@ def stays(name):
     return around
 
 
-def moved(original, self, *args):
+def shift_offset(original, self, *args):
     """The offset of a cache, or of a merged one, is off by one afterwards."""
     made = original(self, *args)
     cache = self if made is None else made
@@ -122,7 +122,7 @@ def moved(original, self, *args):
     return made
 
 
-def swapped(original, self, *args):
+def swap_keys(original, self, *args):
     original(self, *args)
     self.keys = self.keys[::-1]
 
@@ -145,15 +145,15 @@ def no_padding(original, self, *args, **kwargs):
 PLANTED = [
     ("update_and_fetch", stays("offset"), {"left-padded", "equal-lengths", "chunked-batch"}),
     ("make_mask", no_padding, {"left-padded", "chunked-batch", "extract-early"}),
-    ("extend", moved, {"extend", "engine"}),
+    ("extend", shift_offset, {"extend", "engine"}),
     ("extend", stays("left_padding"), {"extend"}),
     ("filter", stays("offset"), {"filter"}),
-    ("filter", swapped, {"filter"}),
+    ("filter", swap_keys, {"filter"}),
     ("extract", first_row, {"extract-early", "extract-late"}),
     ("trim", stays("offset"), {"trim"}),
     ("trim", nothing, {"trim"}),
-    ("state", moved, {"state"}),
-    ("merge", moved, {"merge", "history"}),
+    ("state", shift_offset, {"state"}),
+    ("merge", shift_offset, {"merge", "history"}),
     ("finalize", nothing, {"history", "last-chunk"}),
 ]
 
@@ -176,16 +176,16 @@ def test_swapped_processors_are_red(right, applied, monkeypatch):
     kinds = (generators._LmGenerator, generators.VlmGenerator)
     kept = [kind.insert_requests for kind in kinds]
 
-    def turned(insert):
-        def inserted(self, requests):
+    def turn(insert):
+        def insert_others(self, requests):
             others = [() if one.processors else [penalize] for one in requests]
             pairs = zip(requests, others, strict=True)
             return insert(self, [replace(one, processors=own) for one, own in pairs])
 
-        return inserted
+        return insert_others
 
     for kind, insert in zip(kinds, kept, strict=True):
-        monkeypatch.setattr(kind, "insert_requests", turned(insert))
+        monkeypatch.setattr(kind, "insert_requests", turn(insert))
     assert SCENARIOS["processors"](right).verdict == "red"
 
 
@@ -193,12 +193,12 @@ def test_swapped_samplers_are_red(right, applied, monkeypatch):
     assert SCENARIOS["samplers"](right).verdict == "green"
     insert = generators._LmGenerator.insert_requests
 
-    def turned(self, requests):
+    def turn(self, requests):
         others = [None if one.sampler else second_best for one in requests]
         pairs = zip(requests, others, strict=True)
         return insert(self, [replace(one, sampler=own) for one, own in pairs])
 
-    monkeypatch.setattr(generators._LmGenerator, "insert_requests", turned)
+    monkeypatch.setattr(generators._LmGenerator, "insert_requests", turn)
     if not generators.samples_by_row(right):
         monkeypatch.setattr(generators, "nucleus", lambda model, top_p: token_of_the_first_row)
     assert SCENARIOS["samplers"](right).verdict == "red"
@@ -215,7 +215,7 @@ def test_wrong_nucleus_is_red(right, applied, monkeypatch):
     assert SCENARIOS["samplers"](right).verdict == "red"
 
 
-@pytest.mark.parametrize("change", [stays("offset"), swapped, None])
+@pytest.mark.parametrize("change", [stays("offset"), swap_keys, None])
 def test_wrong_removal_is_red(right, applied, monkeypatch, change):
     if SCENARIOS["leaves"](right).verdict == "n/a":
         pytest.skip("this release's generator cannot remove a row")
@@ -233,7 +233,7 @@ def test_engine_images():
     model = build(Family("mlx-vlm", "glm4v"))
     cell = applicable(SCENARIOS["engine-images"](model))
     assert cell.verdict == ("red" if is_needed("rope-deltas", "mlx-vlm") else "green"), cell.detail
-    assert patched_cell("engine-images", model).verdict == "green"
+    assert run_patched("engine-images", model).verdict == "green"
 
 
 def test_growing_graph_is_red(right, monkeypatch):
@@ -290,7 +290,7 @@ def test_known_defect_is_red(scenario, name, patch, dtype):
         assert cell.verdict == "red", cell.detail
     elif patch != "arrays-advance":  # nemotron_h also has attention layers, with offset-chain
         assert cell.verdict in right, cell.detail
-    cell = patched_cell(scenario, model)
+    cell = run_patched(scenario, model)
     assert cell.verdict in right, cell.detail
 
 
@@ -314,8 +314,8 @@ def test_defect_after_window_wraps(applied, monkeypatch):
 
 def test_nan_is_red(right):
     def call(tokens, cache, **kwargs):
-        said = right.call(tokens, cache, **kwargs)
-        return mx.where(mx.array(len(tokens) > 1), mx.array(float("nan")), said)
+        logits = right.call(tokens, cache, **kwargs)
+        return mx.where(mx.array(len(tokens) > 1), mx.array(float("nan")), logits)
 
     cell = SCENARIOS["left-padded"](replace(right, call=call))
     assert cell.verdict == "red"
@@ -324,10 +324,10 @@ def test_nan_is_red(right):
 
 def test_other_favourite_token_is_red(right):
     def call(tokens, cache, **kwargs):
-        said = right.call(tokens, cache, **kwargs)
-        said = said / mx.abs(said).max() * 1e-3
-        said = mx.where(mx.arange(right.vocabulary) == 5, 1.0, said)
-        return mx.where(mx.arange(right.vocabulary) == 6 + (len(tokens) > 1), 1.0018, said)
+        logits = right.call(tokens, cache, **kwargs)
+        logits = logits / mx.abs(logits).max() * 1e-3
+        logits = mx.where(mx.arange(right.vocabulary) == 5, 1.0, logits)
+        return mx.where(mx.arange(right.vocabulary) == 6 + (len(tokens) > 1), 1.0018, logits)
 
     cell = SCENARIOS["equal-lengths"](replace(right, call=call))
     assert cell.verdict == "red"
@@ -365,8 +365,8 @@ def test_refusals_are_not_applicable(right, monkeypatch):
 
 def test_engine_reports_every_token(right):
     prompts = [[3, 4, 5], [6, 7, 8, 9, 10]]
-    said = generators.generate(right, prompts, [11, 12], 9)
-    assert [len(row) for row in said] == [9, 9, 9]
+    generated = generators.generate(right, prompts, [11, 12], 9)
+    assert [len(row) for row in generated] == [9, 9, 9]
     importlib.import_module("mlx.core").clear_cache()
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("mlx_lm")
 LLAMA = Family("mlx-lm", "llama")
 
 
-def saved(folder, dtype, config=None):
+def save(folder, dtype, config=None):
     from mlx.utils import tree_flatten
 
     model = build(LLAMA)
@@ -28,7 +28,7 @@ def saved(folder, dtype, config=None):
 
 @pytest.mark.parametrize("name", ("float32", "float16", "bfloat16"))
 def test_right_model_is_green_in_own_dtype(tmp_path, name):
-    model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
+    model = load(LLAMA, save(tmp_path, getattr(mx, name)))
     for scenario in ("left-padded", "extend", "filter"):
         cell = SCENARIOS[scenario](model)
         assert cell.verdict == "green", cell.detail
@@ -40,12 +40,12 @@ def test_wrong_position_is_red(tmp_path, name, monkeypatch):
     """The second row's tokens are rotated one position too far."""
     from mlx_lm.models import cache
 
-    model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
+    model = load(LLAMA, save(tmp_path, getattr(mx, name)))
     assert SCENARIOS["left-padded"](model).verdict == "green"
     for kind in (cache.BatchKVCache, cache.BatchRotatingKVCache):
         update = kind.update_and_fetch
 
-        def shifted(self, keys, values, update=update):
+        def shift_offset(self, keys, values, update=update):
             before = self.left_padding
             out = update(self, keys, values)
             if keys.shape[2] > 1:
@@ -53,19 +53,19 @@ def test_wrong_position_is_red(tmp_path, name, monkeypatch):
             assert before is not None
             return out
 
-        monkeypatch.setattr(kind, "update_and_fetch", shifted)
+        monkeypatch.setattr(kind, "update_and_fetch", shift_offset)
     assert SCENARIOS["left-padded"](model).verdict == "red"
 
 
 def test_folder_code_is_not_run(tmp_path):
-    saved(tmp_path, mx.float32, {"model_file": "evil.py"})
+    save(tmp_path, mx.float32, {"model_file": "evil.py"})
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(NotBuilt, match="model_file"):
         load(LLAMA, tmp_path)
 
 
 def test_folder_without_weights(tmp_path):
-    saved(tmp_path, mx.float32)
+    save(tmp_path, mx.float32)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(NotBuilt, match="FileNotFoundError"):
         load(LLAMA, tmp_path)
@@ -73,7 +73,7 @@ def test_folder_without_weights(tmp_path):
 
 @pytest.mark.parametrize("consent", ["", "1"])
 def test_code_of_a_tokenizer_needs_consent(tmp_path, monkeypatch, consent):
-    saved(tmp_path, mx.float32)
+    save(tmp_path, mx.float32)
     settings = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "own.py").write_text("raise ValueError('own.py ran')")

@@ -12,7 +12,7 @@ from mlx_patches.lab import folder as measuring
 pytestmark = pytest.mark.slow
 
 
-def saved(folder, config):
+def save_config(folder, config):
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -33,11 +33,11 @@ HERE = [name for name, one in PUBLISHED.items() if implementations(one["model_ty
 @pytest.mark.parametrize("name", HERE)
 def test_folder_verdict_equals_measurement(name, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "SECONDS", 600.0)  # every scenario ends
-    folder = str(saved(tmp_path, PUBLISHED[name]))
+    folder = str(save_config(tmp_path, PUBLISHED[name]))
     evidence = measuring.evidence_of(tmp_path)
-    said, measured = audit.audit(folder), audit.audit(folder, evidence=evidence)
-    assert said.exit_code() == measured.exit_code()
-    for one, other in zip(said.verdicts, measured.verdicts, strict=True):
+    published, measured = audit.audit(folder), audit.audit(folder, evidence=evidence)
+    assert published.exit_code() == measured.exit_code()
+    for one, other in zip(published.verdicts, measured.verdicts, strict=True):
         assert other.note == ""
         left, found = (
             {cell.name: cell.wrong_with_patches for cell in each.cells} for each in (one, other)

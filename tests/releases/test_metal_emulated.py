@@ -32,7 +32,7 @@ def kernel(source, inputs=("x",), **more):
     return Kernel("k", list(inputs), ["out"], source, **more)
 
 
-def launched(made, inputs, shape=(4,), dtype=mx.float32, threads=None, group=32, **more):
+def launch(made, inputs, shape=(4,), dtype=mx.float32, threads=None, group=32, **more):
     """What one launch returns; a thread a value by default."""
     grid = (threads or max(1, int(np.prod(shape))), 1, 1)
     place = {"grid": grid, "threadgroup": (group, 1, 1)}
@@ -52,7 +52,7 @@ def test_kernel_strides(contiguous):
     made = kernel(body, ensure_row_contiguous=contiguous)
     turned = mx.array(X).T
     expected = X.T + 100 * (1 if contiguous else 4) + 2
-    assert (launched(made, [turned], (4, 3)) == expected).all()
+    assert (launch(made, [turned], (4, 3)) == expected).all()
 
 
 def test_template_per_value():
@@ -63,30 +63,30 @@ def test_template_per_value():
         (mx.int32, 5, False),
     ):
         template = [("T", kind), ("N", number), ("B", truth)]
-        got = launched(made, [mx.array(X[1])], dtype=kind, template=template)
+        got = launch(made, [mx.array(X[1])], dtype=kind, template=template)
         assert (got == X[1] * number * truth).all()
 
 
 def test_arguments_and_atomics():
     made = kernel(f"{INDEX} out[i] = x[i] * y;", ("x", "y"))
-    assert (launched(made, [mx.array(X[1]), 3.0]) == X[1] * 3).all()
+    assert (launch(made, [mx.array(X[1]), 3.0]) == X[1] * 3).all()
     body = f"{INDEX} atomic_fetch_add_explicit(&out[i % 2], x[i], memory_order_relaxed);"
     made = kernel(body, atomic_outputs=True)
-    got = launched(made, [mx.array(X.ravel())], (2,), threads=12, init_value=0)
+    got = launch(made, [mx.array(X.ravel())], (2,), threads=12, init_value=0)
     assert got.tolist() == [X.ravel()[::2].sum(), X.ravel()[1::2].sum()]
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.int32])
 def test_initial_value(dtype):
     made = kernel(f"{INDEX} if (i == 1) out[i] = x[i];")
-    got = launched(made, [mx.array(X[1])], dtype=dtype, init_value=7)
+    got = launch(made, [mx.array(X[1])], dtype=dtype, init_value=7)
     assert got.tolist() == [7, 5, 7, 7]
     assert not JOURNAL.unwritten
 
 
 def test_unwritten_values_are_noted():
     made = kernel(f"{INDEX} if (i == 1) out[i] = x[i];")
-    got = launched(made, [mx.array(X[1])])
+    got = launch(made, [mx.array(X[1])])
     assert np.isnan(got).tolist() == [True, False, True, True]
     assert list(JOURNAL.unwritten) == ["kernel k leaves 3 of 4 values unwritten"]
     assert not JOURNAL.faults
@@ -97,7 +97,7 @@ def test_unwritten_values_are_noted():
 def test_smaller_simd_group(group):
     values = np.arange(40, dtype=np.float32)
     made = kernel(f"{INDEX} out[i] = simd_sum(x[i]) + 1000 * threads_per_threadgroup.x;")
-    got = launched(made, [mx.array(values)], (40,), group=group)
+    got = launch(made, [mx.array(values)], (40,), group=group)
     sizes = np.repeat([32, 8], [32, 8]) if group == 32 else np.full(40, 40)
     sums = np.repeat([values[:32].sum(), values[32:].sum()], [32, 8])
     assert (got == sums + 1000 * sizes).all()
@@ -111,27 +111,27 @@ def test_shared_memory_and_barrier():
     threadgroup_barrier(mem_flags::mem_threadgroup);
     out[i] = all[63 - t];"""
     values = np.arange(128, dtype=np.float32)
-    got = launched(kernel(body), [mx.array(values)], (128,), group=64)
+    got = launch(kernel(body), [mx.array(values)], (128,), group=64)
     assert (got == values.reshape(2, 64)[:, ::-1].ravel()).all()
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("out[i] = x[i + 4];", "kernel k reads or writes outside x"),
         ("out[i + 4] = x[i];", "kernel k reads or writes outside out"),
     ],
 )
-def test_out_of_bounds_is_fault(body, said):
-    with pytest.raises(Fault, match=said):
-        launched(kernel(INDEX + body), [mx.array(X[1])])
-    assert list(JOURNAL.faults) == [said]
+def test_out_of_bounds_is_fault(body, message):
+    with pytest.raises(Fault, match=message):
+        launch(kernel(INDEX + body), [mx.array(X[1])])
+    assert list(JOURNAL.faults) == [message]
     # The process goes on.
-    assert launched(kernel(f"{INDEX} out[i] = x[i];"), [mx.array(X[1])]).tolist() == X[1].tolist()
+    assert launch(kernel(f"{INDEX} out[i] = x[i];"), [mx.array(X[1])]).tolist() == X[1].tolist()
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (
             "if (i < 2) threadgroup_barrier(mem_flags::mem_none); out[i] = x[i];",
@@ -143,22 +143,22 @@ def test_out_of_bounds_is_fault(body, said):
         ),
     ],
 )
-def test_diverging_threads_are_fault(body, said):
-    launched(kernel(INDEX + body), [mx.array(X[1])])
-    assert list(JOURNAL.faults) == [f"kernel k: {said}"]
+def test_diverging_threads_are_fault(body, message):
+    launch(kernel(INDEX + body), [mx.array(X[1])])
+    assert list(JOURNAL.faults) == [f"kernel k: {message}"]
 
 
 def test_unknown_kernel_is_not_run():
     made = kernel("out[0] = simd_dance(x[0]);")
     for _ in range(2):
         with pytest.raises(NotRun, match=r"^kernel k did not compile: .*simd_dance"):
-            launched(made, [mx.array(X[1])])
+            launch(made, [mx.array(X[1])])
     assert len(JOURNAL.not_run) == 1
     assert not JOURNAL.launched
 
 
 def test_journal_names_call_site():
-    launched(kernel(f"{INDEX} out[i] = x[i];"), [mx.array(X[1])])
+    launch(kernel(f"{INDEX} out[i] = x[i];"), [mx.array(X[1])])
     (site,) = JOURNAL.launched
     assert site.startswith(f"{__name__}:")
 
@@ -166,9 +166,9 @@ def test_journal_names_call_site():
 def test_mlx_refusals_are_kept():
     made = kernel(f"{INDEX} out[i] = x[i];")
     with pytest.raises(ValueError, match=r"Expected `inputs` to have size 1 but got size 2"):
-        launched(made, [mx.array(X), mx.array(X)])
+        launch(made, [mx.array(X), mx.array(X)])
     with pytest.raises(ValueError, match=r"Thread group size \(2048\) is greater"):
-        launched(made, [mx.array(X)], group=2048)
+        launch(made, [mx.array(X)], group=2048)
 
 
 def test_compiled_function():

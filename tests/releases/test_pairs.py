@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 PATCHES = [parameter.values[0] for parameter in every_patch()]
 
 
-def shared_attributes():
+def list_shared_attributes():
     """(path, patch, other) for every two patches with layers at one attribute here."""
     for patch in PATCHES:
         import_modules(patch)
@@ -41,7 +41,7 @@ def shared_attributes():
     ]
 
 
-def seen(path, *patches):
+def probe_path(path, *patches):
     """The results of the patches' probes at an attribute: red or not, or why not applicable."""
     found = []
     for patch in patches:
@@ -62,25 +62,25 @@ def manager():
 def pytest_generate_tests(metafunc):
     # Only where slow tests run: it imports and patches all of the release.
     runs = "not slow" not in metafunc.config.getoption("markexpr")
-    metafunc.parametrize(("path", "patch", "other"), shared_attributes() if runs else [])
+    metafunc.parametrize(("path", "patch", "other"), list_shared_attributes() if runs else [])
 
 
 def test_pairs_are_independent(path, patch, other, manager):
     pair = (patch, other)
     before = [snapshot(one) for one in pair]
     manager.apply(other)
-    alone = seen(path, *pair)
+    results = probe_path(path, *pair)
     manager.restore()
 
     for one in pair:
         manager.apply(one)
-    live, both = live_object(path), seen(path, *pair)
+    live, both = live_object(path), probe_path(path, *pair)
     manager.restore([patch.id])
     assert [layer.patch for layer in site_of(manager, path).layers] == [other.id]
-    assert seen(path, *pair) == alone
+    assert probe_path(path, *pair) == results
     manager.apply(patch)
     assert live_object(path) is live or is_added(patch, other, path)
-    assert seen(path, *pair) == both
+    assert probe_path(path, *pair) == both
     manager.restore([patch.id])
     manager.restore([other.id])
     for one, objects in zip(pair, before, strict=True):

@@ -256,7 +256,7 @@ def unread_calls(n: int) -> Callable[[], Any]:
     return run
 
 
-def dropped_fields(n: int) -> Callable[[], Any]:
+def drop_fields(n: int) -> Callable[[], Any]:
     fields = module_of("vllm_mlx.vllm_requests.fields")
     body = {"prompt": "a" * n, "logit_bias": {str(number): 1 for number in range(n)}}
 
@@ -296,7 +296,7 @@ CALLS = (
 )
 
 
-def converted(text: Callable[[int], str]) -> Case:
+def convert_arguments(text: Callable[[int], str]) -> Case:
     def convert(value: str, *_: Any) -> Any:
         raise ValueError(value)
 
@@ -399,7 +399,7 @@ def vllm_hit(n: int) -> Callable[[], Any]:
     return lambda: patch.cut_hit(([Layer()], []), None, tokens)
 
 
-def paged_blocks(n: int) -> Callable[[], Any]:
+def page_blocks(n: int) -> Callable[[], Any]:
     """A prompt of n blocks of two tokens that is stored and fetched."""
     paged = module_of("vllm_mlx.vllm_prefix.paged")
     tokens, keys = list(range(2 * n + 1)), paged.Keys(range(2 * n + 1))
@@ -418,7 +418,7 @@ def paged_blocks(n: int) -> Callable[[], Any]:
     return run
 
 
-def stored_entry(n: int) -> Callable[[], Any]:
+def store_entry(n: int) -> Callable[[], Any]:
     stored, tokens = module_of("vllm_mlx.vllm_prefix.stored"), list(range(n))
     prefixes = SimpleNamespace(_entries={tuple(tokens): SimpleNamespace(cache=[])})
     return lambda: stored.store_copies(nothing, prefixes, tokens)
@@ -436,7 +436,7 @@ def biases(n: int) -> Callable[[], Any]:
     ]
 
 
-def seen_prompts(n: int) -> Callable[[], Any]:
+def see_prompts(n: int) -> Callable[[], Any]:
     vlm, vllm = (
         module_of(name)
         for name in ("generation.vlm_prefix_penalty.patch", "vllm_mlx.vllm_prefix_penalty.patch")
@@ -457,7 +457,7 @@ def seen_prompts(n: int) -> Callable[[], Any]:
     return run
 
 
-def processed_prompt(n: int) -> Callable[[], Any]:
+def process_prompt(n: int) -> Callable[[], Any]:
     import mlx.core as mx
 
     patch = module_of("generation.processors_prompt.patch")
@@ -471,7 +471,7 @@ def processed_prompt(n: int) -> Callable[[], Any]:
     return run
 
 
-def cached_prompt(n: int) -> Callable[[], Any]:
+def cache_prompt(n: int) -> Callable[[], Any]:
     import mlx.core as mx
 
     patch = module_of("server.server_prefix_penalty.patch")
@@ -485,7 +485,7 @@ def cached_prompt(n: int) -> Callable[[], Any]:
     return run
 
 
-def drafted(n: int) -> Callable[[], Any]:
+def draft(n: int) -> Callable[[], Any]:
     patch = module_of("generation.draft_kept_cache.patch")
     return lambda: list(patch.finish(((token,) for token in range(n)), list))
 
@@ -510,7 +510,7 @@ def logprob_entries(n: int) -> Callable[[], Any]:
     return run
 
 
-def renewed(n: int) -> Callable[[], Any]:
+def renew(n: int) -> Callable[[], Any]:
     patch = module_of("server.server_lru_order.patch")
     prompts = SimpleNamespace(_lru=deque(("model", [1] * n + [one]) for one in range(4)))
     return lambda: patch.renew(prompts, ("model", [1] * n + [2]))
@@ -533,7 +533,7 @@ def rows_of_processors(n: int) -> Callable[[], Any]:
     return run
 
 
-def sampled_rows(name: str) -> Case:
+def sample_rows(name: str) -> Case:
     def make(n: int) -> Callable[[], Any]:
         import mlx.core as mx
 
@@ -553,7 +553,7 @@ class Detokenizer:
         self.tokens: list[int] = []
 
 
-def detokenized(n: int, word: str) -> Callable[[], Any]:
+def detokenize(n: int, word: str) -> Callable[[], Any]:
     patch, detokenizer = module_of("generation.detokenizer_text.patch"), Detokenizer(word)
 
     def add(detokenizer: Any, token: int) -> None:
@@ -621,7 +621,7 @@ def streams(n: int) -> Callable[[], Any]:
     return run
 
 
-def formatted(n: int) -> Callable[[], Any]:
+def format_calls(n: int) -> Callable[[], Any]:
     patch = module_of("server.server_tool_errors.patch")
     many = [{"name": "f"}] * n
     long = {"name": "f", "arguments": {"a": list(range(n))}}
@@ -629,7 +629,7 @@ def formatted(n: int) -> Callable[[], Any]:
     return parse
 
 
-def noted(n: int) -> Callable[[], Any]:
+def note_end(n: int) -> Callable[[], Any]:
     patch, tokens = module_of("server.vlm_finish_reason.patch"), Tokens(["a"] * n)
     tokens.__class__ = type("Iterator", (Tokens,), {"__next__": lambda self: next(self.rest)})
     return lambda: [None for _ in patch.note_end(tokens, [])]
@@ -701,7 +701,7 @@ def xtc_tokens(n: int) -> Callable[[], Any]:
     return lambda: (patch.flatten_tokens(tokens), patch.add_threshold(body))
 
 
-def nested(n: int) -> list[Any]:
+def nest_lists(n: int) -> list[Any]:
     """Lists in lists, n in all, no deeper than JSON's reader goes."""
     found: list[Any] = []
     for _ in range(min(n, 400)):
@@ -709,16 +709,16 @@ def nested(n: int) -> list[Any]:
     return [found, *([[1]] * n)]
 
 
-def given_names(n: int) -> Callable[[], Any]:
+def give_names(n: int) -> Callable[[], Any]:
     host, public = module_of("server.media.host"), module_of("server.media.public")
     source: Any = "a" * n
     for _ in range(n // 16):
         source = {"url": source}
-    lists = nested(n)
+    lists = nest_lists(n)
     return lambda: (host.find_source(source, "image"), public.refuse_names(lists))
 
 
-def sent_templates(n: int) -> Callable[[], Any]:
+def send_templates(n: int) -> Callable[[], Any]:
     patch = module_of("server.host_request_templates.patch")
     messages = [{"role": "user", "content": "a"}] * n
     body: Any = dict.fromkeys(map(str, range(n)), 1) | {"messages": messages}
@@ -727,7 +727,7 @@ def sent_templates(n: int) -> Callable[[], Any]:
     return lambda: patch.check_body({"extra_body": messages, **body["extra_body"]})
 
 
-def sent_schemas(n: int) -> Callable[[], Any]:
+def send_schemas(n: int) -> Callable[[], Any]:
     patch = module_of("server.host_schema_refs.patch")
     schema: Any = {"enum": ["a"] * n}
     for _ in range(n):
@@ -735,7 +735,7 @@ def sent_schemas(n: int) -> Callable[[], Any]:
     return lambda: patch.check_body({"messages": [], "tools": [schema], "response_format": schema})
 
 
-def sent_values(n: int) -> Callable[[], Any]:
+def send_values(n: int) -> Callable[[], Any]:
     values = module_of("_shared.request_values")
     parts = [
         {"type": "image_url", "image_url": {"url": "a" * n}},
@@ -747,7 +747,7 @@ def sent_values(n: int) -> Callable[[], Any]:
     return lambda: (values.find_value_fault(body), values.has_media(body))
 
 
-def rendered(n: int) -> Callable[[], Any]:
+def render(n: int) -> Callable[[], Any]:
     jinja2: Any = pytest.importorskip("jinja2")
     place = "loading.template_sandbox.environment"
     bounds = module_of(place)
@@ -780,7 +780,7 @@ def of(module: str, name: str, *args: Any) -> list[Case]:
     return texts(lambda: partial(getattr(module_of(module), name), *args))
 
 
-def refused(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
+def refuse(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
     def look_up() -> Callable[..., Any]:
         error, function = module_of("_shared.refusals").Refused, getattr(module_of(module), name)
 
@@ -832,35 +832,35 @@ CASES: dict[str, list[Case]] = {
         *of(_ARGUMENTS, "close_names"),
         *of(_ARGUMENTS, "strip_name"),
         *of(_ARGUMENTS, "parse_each_call", lambda text, *_, **__: {}),
-        *map(converted, TEXTS),
+        *map(convert_arguments, TEXTS),
     ],
     "server-pythonic-calls": of(_PYTHONIC, "find_calls"),
-    "server-tool-errors": [formatted],
+    "server-tool-errors": [format_calls],
     "host-media-limits": [
         *of("server.media.limited", "check_image"),
         *of("server.media.limited", "is_web"),
         images,
     ],
     "host-media-policy": [
-        *refused("server.media.fetch_policy", "split_url"),
+        *refuse("server.media.fetch_policy", "split_url"),
         # Longer than the longest path: up to there, following links may take its square.
-        *refused("server.media.paths", "resolve_path", [Path("/")], times=64),
-        *refused("server.media.public", "check_inline"),
-        *refused("server.media.public", "check_voice_name"),
-        *refused("server.media.paths", "is_admitted", times=64),
+        *refuse("server.media.paths", "resolve_path", [Path("/")], times=64),
+        *refuse("server.media.public", "check_inline"),
+        *refuse("server.media.public", "check_voice_name"),
+        *refuse("server.media.paths", "is_admitted", times=64),
     ],
-    "host-media": [given_names],
+    "host-media": [give_names],
     "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
-    "host-request-templates": [sent_templates],
-    "host-schema-refs": [sent_schemas],
-    "host-request-parameters": [sent_values],
-    "template-sandbox": [rendered],
+    "host-request-templates": [send_templates],
+    "host-schema-refs": [send_schemas],
+    "host-request-parameters": [send_values],
+    "template-sandbox": [render],
     "detokenizer-text": [
-        partial(detokenized, word="a"),
-        partial(detokenized, word="é"),
+        partial(detokenize, word="a"),
+        partial(detokenize, word="é"),
         broken_bytes,
     ],
-    "draft-kept-cache": [drafted],
+    "draft-kept-cache": [draft],
     "extracted-tokens": [
         lambda n: partial(
             module_of("generation.extracted_tokens.patch").copy_tokens, list(range(n))
@@ -873,13 +873,13 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "server-logprobs": [logprob_entries],
-    "server-lru-order": [renewed],
+    "server-lru-order": [renew],
     "server-open-calls": [
         lambda n: (
             lambda: list(module_of("server.server_open_calls.patch").fill_states(iter(answers(n))))
         )
     ],
-    "server-prefix-penalty": [cached_prompt],
+    "server-prefix-penalty": [cache_prompt],
     "server-unread-calls": [
         lambda n: partial(
             module_of("server.server_unread_calls.patch").read_calls,
@@ -898,17 +898,17 @@ CASES: dict[str, list[Case]] = {
     "server-xtc": [xtc_tokens],
     "vllm-stop-text": [lambda n, make=make: vllm_stops(n, make) for make in STOPS],
     "vllm-unread-calls": [unread_calls],
-    "vllm-request-fields": [dropped_fields],
+    "vllm-request-fields": [drop_fields],
     "vllm-prefix-hit": [vllm_hit],
-    "vllm-paged-prefix": [paged_blocks],
-    "vllm-stored-prefix": [stored_entry],
+    "vllm-paged-prefix": [page_blocks],
+    "vllm-stored-prefix": [store_entry],
     "sampling-limits": [biases],
-    "vlm-prefix-penalty": [seen_prompts],
-    "vllm-prefix-penalty": [seen_prompts],
-    "processors-prompt": [processed_prompt],
+    "vlm-prefix-penalty": [see_prompts],
+    "vllm-prefix-penalty": [see_prompts],
+    "processors-prompt": [process_prompt],
     "processor-rows": [rows_of_processors],
-    "xtc-rows": [sampled_rows("xtc_rows")],
-    "top-p-rows": [sampled_rows("top_p_rows")],
+    "xtc-rows": [sample_rows("xtc_rows")],
+    "top-p-rows": [sample_rows("top_p_rows")],
     "vllm-json-escapes": [
         lambda n, make=make: partial(
             module_of("vllm_mlx.vllm_json_escapes.patch").double_backslashes, make(n).encode()
@@ -931,7 +931,7 @@ CASES: dict[str, list[Case]] = {
         for make in TEXTS
     ]
     + [thoughts],
-    "vlm-finish-reason": [noted],
+    "vlm-finish-reason": [note_end],
     "vlm-vision-features": [pixels],
     "vlm-prompt-cache-cut": [cut_turns],
     "padded-prompts": [padding],
@@ -1003,7 +1003,7 @@ def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut_at_stops", joining)
 
 
-def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def look_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(words: list[str]) -> list[str]:
         found: list[str] = []
         found.extend(word for word in words if word not in found)
@@ -1012,7 +1012,7 @@ def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_of("server.server_stop_text.patch"), "read_stops", read)
 
 
-def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+def copy_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     paged = module_of("vllm_mlx.vllm_prefix.paged")
 
     def find_longest(cache: Any, tokens: Any) -> list[Any]:
@@ -1025,7 +1025,7 @@ def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged, "find_longest", find_longest)
 
 
-def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def add_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     patch = module_of("vllm_mlx.vllm_gemma4_reasoning.patch")
 
     def split(text: str) -> tuple[str, str]:
@@ -1044,9 +1044,9 @@ def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (again_joined, "server-stop-text"),
         (again_joined, "vlm-stop-text"),
-        (looked_up_words, "server-stop-text"),
-        (copied_chains, "vllm-paged-prefix"),
-        (added_texts, "vllm-gemma4-reasoning"),
+        (look_up_words, "server-stop-text"),
+        (copy_chains, "vllm-paged-prefix"),
+        (add_texts, "vllm-gemma4-reasoning"),
     ],
 )
 def test_former_quadratic_work_is_found(mutate, patch, monkeypatch):
@@ -1057,7 +1057,7 @@ def test_former_quadratic_work_is_found(mutate, patch, monkeypatch):
 
 def test_links_of_a_path_of_any_length_are_seen(monkeypatch):
     monkeypatch.setattr(module_of("server.media.paths"), "_LONGEST", 10**9)
-    cases = refused("server.media.paths", "resolve_path", [Path("/")])
+    cases = refuse("server.media.paths", "resolve_path", [Path("/")])
     assert any(work.superlinear(make, SIZE) for make in cases)
 
 
@@ -1069,7 +1069,7 @@ def each_prefix(text: str, stops: list[str]) -> int:
     )
 
 
-def joined_again(n: int) -> Callable[[], Any]:
+def join_again(n: int) -> Callable[[], Any]:
     def run() -> None:
         held: list[str] = []
         for _ in range(n):
@@ -1083,7 +1083,7 @@ def read_again(n: int) -> Callable[[], Any]:
     return lambda: [None for one in range(n) for other in range(one)]
 
 
-def kept_chains(n: int) -> Callable[[], Any]:
+def keep_chains(n: int) -> Callable[[], Any]:
     def run() -> list[list[int]]:
         chains: list[list[int]] = [[]]
         for number in range(n):
@@ -1097,9 +1097,9 @@ def kept_chains(n: int) -> Callable[[], Any]:
     ("planted", "kind"),
     [
         (lambda n: lambda: [each_prefix("x", ["x" * n]) for _ in range(n)], "lines"),
-        (joined_again, "allocated"),
+        (join_again, "allocated"),
         (read_again, "lines"),
-        (kept_chains, "allocated"),
+        (keep_chains, "allocated"),
         (lambda n: lambda: "a" * (n * n), "allocated"),
     ],
 )

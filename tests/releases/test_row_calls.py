@@ -74,11 +74,11 @@ def test_other_values_are_cut_or_pass():
 
 @pytest.mark.parametrize("given", ["named", "extra"])
 def test_call_has_own_cache(given):
-    def named(self, inputs=None, cache=None, **kwargs): ...
+    def call_by_name(self, inputs=None, cache=None, **kwargs): ...
 
     def extra(self, inputs=None, **kwargs): ...
 
-    signature = inspect.signature(named if given == "named" else extra)
+    signature = inspect.signature(call_by_name if given == "named" else extra)
     bound = signature.bind("model", input_ids=numbers(2, 4), cache=["batch"], n=5)
     assert find_shape(bound) == (2, 4)
     own = slice_call(bound, PART, ["own"])

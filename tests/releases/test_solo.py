@@ -27,11 +27,11 @@ SHARE = 4
 def sample() -> list[Family]:
     """A share of the installed families, different in each set; all if MLX_PATCHES_TEST_ALL=1."""
 
-    def chosen(family: Family) -> bool:
+    def is_chosen(family: Family) -> bool:
         return crc32(f"{environment()} {family}".encode()) % SHARE == 0
 
     found = [family for one in ("mlx-lm", "mlx-vlm") if is_tested(one) for family in families(one)]
-    return found if os.environ.get("MLX_PATCHES_TEST_ALL") else [*filter(chosen, found)]
+    return found if os.environ.get("MLX_PATCHES_TEST_ALL") else [*filter(is_chosen, found)]
 
 
 @pytest.mark.parametrize("family", sample(), ids=str)

@@ -86,7 +86,7 @@ def test_config_fields_names_unused_field(monkeypatch):
     assert "attention_bias" in run("config-fields", family).detail
 
 
-def loaded_off(original, file):
+def shift_loaded(original, file):
     loaded = original(file)
     for layer in loaded:
         state = layer.state
@@ -97,7 +97,7 @@ def loaded_off(original, file):
 def test_saved_finds_changed_cache(patched, monkeypatch):
     if is_tested("mlx-lm"):
         importlib.import_module("mlx_lm.models.cache")
-        plant(monkeypatch, "mlx_lm.models.cache:load_prompt_cache", loaded_off)
+        plant(monkeypatch, "mlx_lm.models.cache:load_prompt_cache", shift_loaded)
     cell = run("saved", "mlx-lm:qwen2")
     assert (cell.verdict, cell.detail[:6]) == ("red", "a row:")
 

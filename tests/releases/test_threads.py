@@ -131,10 +131,10 @@ class Caller:
 class Warnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def run_threads(seconds: float) -> dict[str, int]:
@@ -152,14 +152,14 @@ def run_threads(seconds: float) -> dict[str, int]:
         caller.learn()
     before = live_attributes()
     mlx_patches.apply(patches=ids)
-    applied = applied_targets(before)
+    applied = list_applied(before)
     for caller in callers:
         caller.learn()
     callers[1].learn_mixes()
     seen = [str(one) for one in mlx_patches.status() if module_of(callers[1].family) in one.target]
     mlx_patches.restore()
     assert callers[0].known[0] == callers[0].known[1], "the patches change what is right"
-    assert callers[1].known[0] != callers[1].known[1], (seen, warnings.said)
+    assert callers[1].known[0] != callers[1].known[1], (seen, warnings.messages)
 
     end = time.monotonic() + seconds
     rounds = {f"call {caller.family}": 0 for caller in callers}
@@ -196,9 +196,9 @@ def run_threads(seconds: float) -> dict[str, int]:
     ]
     assert not changed, f"not the release's own again: {changed}"
     mlx_patches.apply(patches=ids)
-    other = applied ^ applied_targets(before)
+    other = applied ^ list_applied(before)
     assert not other, f"in effect now or at first, not both: {sorted(other)}"
-    assert not warnings.said, "\n".join(warnings.said)
+    assert not warnings.messages, "\n".join(warnings.messages)
     return rounds
 
 
@@ -242,7 +242,7 @@ def live_attributes() -> dict[str, Any]:
     return found
 
 
-def applied_targets(paths: Iterable[str]) -> set[tuple[str, str]]:
+def list_applied(paths: Iterable[str]) -> set[tuple[str, str]]:
     wanted = set(paths)
     return {(o.patch, o.target) for o in mlx_patches.status().applied if o.target in wanted}
 

@@ -26,20 +26,20 @@ def feed(cache, tokens):
     return cache
 
 
-def known(cache, tokens=5):
+def list_known(cache, tokens=5):
     first = is_unpadded(cache, tokens)
     feed(cache, tokens)
     return [first, is_unpadded(cache, 1)]
 
 
 def test_equal_rows_are_unpadded(caches):
-    assert known(caches.BatchKVCache([0, 0])) == [True, True]
-    assert known(caches.BatchKVCache([2, 0])) == [False, False]
+    assert list_known(caches.BatchKVCache([0, 0])) == [True, True]
+    assert list_known(caches.BatchKVCache([2, 0])) == [False, False]
 
 
 def test_step_reads_no_device(caches):
     cache = caches.BatchKVCache([0, 0])
-    known(cache)
+    list_known(cache)
     unknown = feed(caches.BatchKVCache([0, 0]), 5)
     with costs.reads() as seen:
         assert is_unpadded(cache, 1)
@@ -49,7 +49,7 @@ def test_step_reads_no_device(caches):
 
 def test_later_chunk_checks_itself(caches):
     cache = feed(caches.BatchKVCache([0, 0]), 5)
-    assert known(cache) == [True, True]
+    assert list_known(cache) == [True, True]
 
 
 def test_announced_padding_counts(caches):
@@ -58,7 +58,7 @@ def test_announced_padding_counts(caches):
         pytest.skip("this release announces nothing")
     assert is_unpadded(cache, 5)
     cache.prepare(left_padding=[1, 0])
-    assert known(cache) == [False, False]
+    assert list_known(cache) == [False, False]
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
@@ -67,9 +67,9 @@ def test_right_padding_counts_once_moved(caches, asked_before):
     if not hasattr(cache, "prepare") or not hasattr(cache, "finalize"):
         pytest.skip("this release has no right padding")
     if asked_before:
-        known(cache)
+        list_known(cache)
     cache.prepare(lengths=[5, 3], right_padding=[0, 2])
-    assert known(cache) == [False, False]
+    assert list_known(cache) == [False, False]
     cache.finalize()
     assert not is_unpadded(cache, 1)
     assert not is_unpadded(cache, 5)
@@ -77,7 +77,7 @@ def test_right_padding_counts_once_moved(caches, asked_before):
 
 def test_other_rows_are_unknown(caches):
     cache = caches.BatchKVCache([0, 0])
-    known(cache)
+    list_known(cache)
     cache.filter([1])
     assert not is_unpadded(cache, 1)
     assert is_unpadded(cache, 5)

@@ -17,7 +17,7 @@ from .models import build_or_skip
 MOST, RIGHT = 40, 1
 
 
-def built(family: str) -> LabModel:
+def build(family: str) -> LabModel:
     if not is_tested(family.partition(":")[0]):
         pytest.skip("this set tests another package")
     return build_or_skip(family)
@@ -35,8 +35,8 @@ def first_red(model: LabModel, may: list[frozenset[str]], most: int = MOST) -> s
     for seed in range(most):
         program = draw(str(model.family), seed, may, model.window or 8)
         try:
-            if said := run(model, program):
-                return f"{said[0]}: {program}"
+            if red := run(model, program):
+                return f"{red[0]}: {program}"
         except NotApplicable:
             continue
     return ""
@@ -55,7 +55,7 @@ RIGHT_LM = ("qwen2", "gemma3_text", "gpt_oss", "mamba2", "qwen3_next", "lfm2", "
     ],
 )
 def test_right_model_walks_are_right(family, patched):
-    model = built(family)
+    model = build(family)
     may = kinds(model)
     assert not first_red(model, may, RIGHT * len(may))
 
@@ -69,7 +69,7 @@ def keys_off(original, self, *args, **kwargs):
     return result
 
 
-def loaded_off(original, *args, **kwargs):
+def shift_loaded(original, *args, **kwargs):
     loaded = original(*args, **kwargs)
     for layer in loaded:
         if getattr(layer, "keys", None) is not None:
@@ -77,7 +77,7 @@ def loaded_off(original, *args, **kwargs):
     return loaded
 
 
-def quantized_off(original, caches):
+def shift_quantized(original, caches):
     """Rows of which one is quantized merge to keys that are off."""
     merged = original(caches)
     if any(hasattr(layer, "bits") for row in caches for layer in row):
@@ -104,13 +104,13 @@ def other_segments(original, self, segments, *args, **kwargs):
     return original(self, turned, *args, **kwargs)
 
 
-def closed_off(original, self):
+def shift_closed(original, self):
     original(self)
     norm = self.model.model.norm
     norm.weight = norm.weight * 1.5
 
 
-def grown_off(original, self, keys, values):
+def shift_grown(original, self, keys, values):
     """A batch's buffers that grow lose their first column."""
     before = None if self.keys is None else self.keys.shape[2]
     result = original(self, keys, values)
@@ -119,7 +119,7 @@ def grown_off(original, self, keys, values):
     return result
 
 
-def seen_alone(original, self, *args, **kwargs):
+def see_row(original, self, *args, **kwargs):
     SEEN.append(self)
     return original(self, *args, **kwargs)
 
@@ -166,8 +166,8 @@ FAULTS = {
     "copy": (LM, "reuse", [(CACHE, "BatchKVCache.extract", keys_off)]),
     "after": (LM, "reuse", [(CACHE, "BatchKVCache.merge", keys_off)]),
     "trim": (LM, "reuse", [(CACHE, "KVCache.trim", lambda f, self, n: f(self, n - 1) + 1)]),
-    "save": (LM, "save", [(CACHE, "load_prompt_cache", loaded_off)]),
-    "quantize": (LM, "quantize", [(GENERATE, "_merge_caches", quantized_off)]),
+    "save": (LM, "save", [(CACHE, "load_prompt_cache", shift_loaded)]),
+    "quantize": (LM, "quantize", [(GENERATE, "_merge_caches", shift_quantized)]),
     "segment": (LM, "segment", [(GENERATE, "BatchGenerator.insert_segments", other_segments)]),
     "processor": (LM, "processor", [(GENERATE, "BatchGenerator.insert_segments", short_texts)]),
     "sampler": (LM, "sampler", [(GENERATE, "BatchGenerator.insert_segments", other_samplers)]),
@@ -176,13 +176,13 @@ FAULTS = {
         *("mlx-lm:qwen2", "max_kv_size"),
         [(GENERATE, "BatchGenerator.__init__", smaller)],
     ),
-    "grow": (LM, "copy", [(CACHE, BATCH, grown_off)]),
-    "renew": (LM, "renew", [(GENERATE, "BatchGenerator.close", closed_off)]),
+    "grow": (LM, "copy", [(CACHE, BATCH, shift_grown)]),
+    "renew": (LM, "renew", [(GENERATE, "BatchGenerator.close", shift_closed)]),
     "engines": (LM, "engines", [(GENERATE, "BatchGenerator.__init__", one_queue)]),
     "solo": (
         *(LM, "solo"),
         [
-            (CACHE, "KVCache.update_and_fetch", seen_alone),
+            (CACHE, "KVCache.update_and_fetch", see_row),
             (
                 CACHE,
                 BATCH,
@@ -228,7 +228,7 @@ SOON = ("add", "drop", "trim", "save", "kv_bits")
 )
 def test_repaired_walks(line, patched):
     try:
-        assert run(built(line.split()[0]), parse(line)) == []
+        assert run(build(line.split()[0]), parse(line)) == []
     except NotApplicable as reason:
         pytest.skip(str(reason))
 
@@ -239,7 +239,7 @@ def test_repaired_walks(line, patched):
 )
 def test_planted_fault_is_found(operation, patched, monkeypatch):
     family, having, faults = FAULTS[operation]
-    model = built(family)
+    model = build(family)
     may = kinds(model, having)
     if not may:
         pytest.skip(f"no walk with {having} is right in this release")

@@ -3,11 +3,11 @@
 import pytest
 
 from . import ways
-from .conftest import installed
+from .conftest import is_installed
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here"),
+    pytest.mark.skipif(not is_installed("mlx-lm"), reason="no mlx_lm.server here"),
 ]
 
 

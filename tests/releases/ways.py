@@ -109,10 +109,10 @@ class Environment:
         done = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, env=environment
         )
-        told = [line for line in done.stdout.splitlines() if line.startswith("in effect: ")]
-        if done.returncode or len(told) != 1:
+        reports = [line for line in done.stdout.splitlines() if line.startswith("in effect: ")]
+        if done.returncode or len(reports) != 1:
             raise RuntimeError(f"{way}, {by}: {done.stdout[-500:]}{done.stderr[-2000:]}")
-        return told[0].removeprefix("in effect: ")
+        return reports[0].removeprefix("in effect: ")
 
 
 def table(environment: Environment) -> str:

@@ -160,7 +160,7 @@ def cache(fake: Site) -> ModuleType:
 
 
 @pytest.fixture
-def said(monkeypatch, capsys):
+def invoke(monkeypatch, capsys):
     """Runs a command line in this process; returns its exit code and its output."""
 
     def run(*arguments):
@@ -228,7 +228,7 @@ def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
     return Manager(Gate(matrix_for(*patches, rule=rule)))
 
 
-def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[Manager, Patch]:
+def apply_all(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[Manager, Patch]:
     """A manager with a patch of these targets in effect, and the patch."""
     patch = patch_of(*targets, **more)
     manager = Manager(Gate(matrix_for(patch)), strict=strict)
@@ -236,7 +236,7 @@ def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[
     return manager, patch
 
 
-def stacked(*patches: Patch) -> Manager:
+def apply_patches(*patches: Patch) -> Manager:
     """A manager with these patches in effect, one on top of the other."""
     manager = manager_for(*patches)
     for patch in patches:
@@ -248,14 +248,14 @@ def session_for(*patches: Patch, **changes: Any) -> Session:
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
 
-def marked(original: Any, *args: Any, **kwargs: Any) -> Any:
+def mark_result(original: Any, *args: Any, **kwargs: Any) -> Any:
     return ("patched", original(*args, **kwargs))
 
 
 def target(name: str, module: str = "fake_lm.cache", factory: Any = None, **more: Any) -> Target:
     """A target of ``fake-lm``; its factory wraps with ``marked`` by default."""
     more.setdefault("distribution", "fake-lm")
-    return Target(module=module, name=name, factory=factory or around(marked), **more)
+    return Target(module=module, name=name, factory=factory or around(mark_result), **more)
 
 
 def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
@@ -272,15 +272,15 @@ def in_threads(functions: list[Callable[[], object]]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
+def run_code(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
     """What a program of its own process prints, line by line, and its errors."""
     variables = {"PYTHONPATH": str(path), **environment}
-    done = finished([sys.executable, "-c", dedent(code)], **variables)
+    done = run_command([sys.executable, "-c", dedent(code)], **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 
 
-def finished(
+def run_command(
     command: Sequence[object], cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """The end of a program that has these environment variables too."""

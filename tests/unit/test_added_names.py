@@ -24,7 +24,7 @@ def modules() -> list[Path]:
     return [file for file in PATCHES.rglob("*.py") if not file.stem.startswith("probe")]
 
 
-def added_names() -> dict[str, set[str]]:
+def list_added() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for patch in catalogue.builtin():
         for target in patch.targets:
@@ -34,7 +34,7 @@ def added_names() -> dict[str, set[str]]:
     return found
 
 
-def asked_names(source: str) -> Iterator[str]:
+def list_asked(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, asked, *_]):
@@ -54,11 +54,11 @@ def test_asked_names():
 after(change, only_with="a")
 hasattr(x, "b"), getattr(x, "c", 0), "d" in vars(x), "e" not in x.__dict__, getattr(x, name), x.f
 """
-    assert sorted(asked_names(source)) == ["a", "b", "c", "d", "e"]
+    assert sorted(list_asked(source)) == ["a", "b", "c", "d", "e"]
 
 
 def test_no_patch_checks_for_added_name():
-    added = added_names()
+    added = list_added()
     files = {
         ".".join(file.relative_to(PATCHES).with_suffix("").parts).removesuffix(".patch"): file
         for file in modules()
@@ -66,7 +66,7 @@ def test_no_patch_checks_for_added_name():
     asked = {
         (module, name)
         for module, file in files.items()
-        for name in asked_names(file.read_text("utf-8"))
+        for name in list_asked(file.read_text("utf-8"))
         if name in added and module not in added[name] and name not in CONVERTED | CALLED
     }
     assert asked == {one for one in DECLARED if one[0] in files and one[1] in added}

@@ -17,7 +17,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import model_of
 from mlx_patches.core import foreign, manager
 from mlx_patches.core.outcome import Report, Status
-from tests.conformance import forked
+from tests.conformance import fork_check
 
 from .conftest import (
     CACHE,
@@ -26,8 +26,8 @@ from .conftest import (
     load,
     matrix_for,
     patch_of,
-    printed,
     registry_of,
+    run_code,
     session_for,
     statuses,
     target,
@@ -37,7 +37,7 @@ HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich impor
 
 
 def test_import_is_light():
-    (found,), _ = printed(
+    (found,), _ = run_code(
         f"""
         import sys
         before = list(sys.meta_path), list(sys.path_hooks), list(sys.path)
@@ -53,7 +53,7 @@ COSTLY = "mlx mlx_lm mlx_vlm yaml fastjsonschema packaging importlib_metadata zi
 
 
 def test_apply_is_light(tmp_path):
-    (found, active), _ = printed(
+    (found, active), _ = run_code(
         f"""
         import sys, mlx_patches
         report = mlx_patches.apply()
@@ -61,7 +61,7 @@ def test_apply_is_light(tmp_path):
         print(len(sys.meta_path))
         """
     )
-    plain, _ = printed("import sys; print(len(sys.meta_path))")
+    plain, _ = run_code("import sys; print(len(sys.meta_path))")
     assert found == "[]"
     assert int(active) == int(plain[0]) + 1
 
@@ -233,10 +233,10 @@ def test_report(session):
     assert "applied" in str(report)
     assert repr(report).startswith("<Report: 3 patches in effect; ok; targets: 6 applied")
     assert len(repr(report)) < 200
-    said = report.as_dict()
-    assert said["ok"] is True
-    assert len(said["outcomes"]) == sum(said["counts"].values()) == len(report)
-    json.dumps(said)
+    fields = report.as_dict()
+    assert fields["ok"] is True
+    assert len(fields["outcomes"]) == sum(fields["counts"].values()) == len(report)
+    json.dumps(fields)
     assert "<td>method</td>" in report._repr_html_()
 
 
@@ -339,8 +339,8 @@ def test_unknown_patch_in_row(releases, monkeypatch):
 def test_missing_patch_is_warning(session):
     cache = load("mlx_vlm.models.cache")
     cache.attend = lambda x: x
-    said = r"patches not in effect: function \(conflict: .*attend"
-    with pytest.warns(MlxPatchesWarning, match=said) as seen:
+    message = r"patches not in effect: function \(conflict: .*attend"
+    with pytest.warns(MlxPatchesWarning, match=message) as seen:
         mlx_patches.apply(["function"])
     assert seen[0].filename == __file__
     with warnings.catch_warnings():
@@ -457,7 +457,7 @@ def test_auto_with_broken_matrix(tmp_path, content):
     matrix = tmp_path / "broken.json"
     if content is not None:
         matrix.write_text(content)
-    lines, errors = printed(
+    lines, errors = run_code(
         f"""
         import pathlib
         import mlx_patches.matrix.matrix
@@ -512,7 +512,7 @@ def test_forked_child_ignores_held_lock(session, monkeypatch):
     thread = threading.Thread(target=holder)
     thread.start()
     assert held.wait(10)
-    status = forked(child)
+    status = fork_check(child)
     done.set()
     thread.join(10)
     assert status == 0
@@ -532,7 +532,7 @@ except mlx_patches.MlxPatchesError:
     pass
 print(gc.isenabled(), gc.get_freeze_count() > 0)
 """
-    assert printed(code)[0] == [f"{on} {frozen}"]
+    assert run_code(code)[0] == [f"{on} {frozen}"]
 
 
 def test_annotations_resolve():

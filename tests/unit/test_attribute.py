@@ -62,12 +62,12 @@ def test_patch_of_imported_module_is_found(effect, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "id_", "said"),
+    ("place", "id_", "message"),
     [(1, "needed", "no longer in effect"), (2, "third", "still in effect")],
 )
-def test_lost_or_remaining_patch_is_error(effect, place, id_, said):
+def test_lost_or_remaining_patch_is_error(effect, place, id_, message):
     effect[place].add(id_)
-    with pytest.raises(MlxPatchesError, match=f"{said} .*: {id_} at x:y"):
+    with pytest.raises(MlxPatchesError, match=f"{message} .*: {id_} at x:y"):
         attribute.attribute(FAMILY, ["trim"])
 
 

@@ -7,7 +7,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, settings
 from mlx_patches.core.contribution import Host
 
-from .conftest import finished, make_environment, printed
+from .conftest import make_environment, run_code, run_command
 
 ROOT = Path(__file__).parents[2]
 SWITCH = settings.SWITCH
@@ -32,7 +32,7 @@ def package(tmp_path):
 def test_boot_is_light():
     heavy = {"mlx", "mlx_lm", "wrapt", "yaml", "packaging", "json", "logging", "inspect", "re"}
     code = f"import sys; print({heavy!r} & {{m.partition('.')[0] for m in sys.modules}})"
-    assert printed(BOOT + code)[0] == ["set()"]
+    assert run_code(BOOT + code)[0] == ["set()"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_boot_is_light():
     ],
 )
 def test_patches_of_enabled_process(package, code, on):
-    assert printed(code, package)[0] == [str(on)]
+    assert run_code(code, package)[0] == [str(on)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_switch_values(monkeypatch, value, wanted):
 
 def test_invalid_switch_is_off_and_warned_once(package):
     code = f"{BOOT}import mlx_lm.models.cache; {LOADED}"
-    lines, errors = printed(code, package, MLX_PATCHES="banana")
+    lines, errors = run_code(code, package, MLX_PATCHES="banana")
     assert lines == ["False"]
     assert errors.count("\n") == 1
     assert "MLX_PATCHES is 'banana', an unknown value" in errors
@@ -78,13 +78,13 @@ def test_boot_after_path_is_complete(tmp_path):
     (site / enable.NAME).write_text(enable.line())
     (site / "zzz.pth").write_text(f"{ROOT}\n")
     code = "import mlx_patches.activation.boot as b; print(b.active())"
-    assert finished([python, "-c", code]).stdout == "True\n"
+    assert run_command([python, "-c", code]).stdout == "True\n"
     (site / "zzz.pth").unlink()
-    orphan = finished([python, "-c", "print(1)"])
+    orphan = run_command([python, "-c", "print(1)"])
     assert (orphan.returncode, orphan.stdout, orphan.stderr) == (0, "1\n", "")
     (site / "mlx_patches").mkdir()  # what an uninstaller leaves
     (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
-    broken = finished([python, "-c", "print(1)"])
+    broken = run_command([python, "-c", "print(1)"])
     assert (broken.returncode, broken.stdout, broken.stderr) == (0, "1\n", "")
 
 
@@ -101,7 +101,7 @@ def test_strict_process_needs_patches(tmp_path):
         ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "1"}, False),
         ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "OFF "}, True),
     ):
-        done = finished([python, "-c", "print('started')"], **nothing | variables)
+        done = run_command([python, "-c", "print('started')"], **nothing | variables)
         assert done.stdout == ("started\n" if starts else ""), variables
         assert ("half installed" in done.stderr) is not starts, variables
         assert (done.returncode == 0) is starts, variables
@@ -135,12 +135,12 @@ def test_host_processes_by_command_line(command, expected):
 def test_host_limit_and_children():
     limited = "boot.start('host', ['host'], []); print(boot.active())"
     code = f"import mlx_patches.activation.boot as boot, os, sys; {limited}"
-    assert printed(code)[0] == ["False"]
-    assert printed(code, MLX_PATCHES="1")[0] == ["True"]
+    assert run_code(code)[0] == ["False"]
+    assert run_code(code, MLX_PATCHES="1")[0] == ["True"]
     as_host = f"import sys; sys.orig_argv = ['python', 'host']; {code}"
     as_host += f"; print(os.environ['{SWITCH}'])"
-    assert printed(as_host, MLX_PATCHES="")[0] == ["True", "1"]
-    assert printed(as_host, MLX_PATCHES="0")[0] == ["False", "0"]
+    assert run_code(as_host, MLX_PATCHES="")[0] == ["True", "1"]
+    assert run_code(as_host, MLX_PATCHES="0")[0] == ["False", "0"]
 
 
 def test_server_name(site):
@@ -235,7 +235,7 @@ def test_plugin_importing_release_does_not_hang(package):
     (package / "their_plugin.py").write_text("import mlx_lm.models.cache\nNOTHING = None\n")
     patient = "import faulthandler; faulthandler.dump_traceback_later(20, exit=True);"
     use = "import mlx_patches; mlx_patches.status(); import mlx_lm.models.cache;"
-    assert printed(BOOT + patient + use + ACTIVE, package)[0] == ["True"]
+    assert run_code(BOOT + patient + use + ACTIVE, package)[0] == ["True"]
 
 
 def test_front_process_is_patched(package):
@@ -245,4 +245,4 @@ def test_front_process_is_patched(package):
     code = f"{BOOT}import starlette; {LOADED}"
     for script, loaded in (("mlx-openai-server", True), ("uvicorn", False)):
         argv = f"import sys; sys.orig_argv = ['python', '/bin/{script}', 'launch']; "
-        assert printed(argv + code, PYTHONPATH=str(package))[0][-1] == str(loaded)
+        assert run_code(argv + code, PYTHONPATH=str(package))[0][-1] == str(loaded)

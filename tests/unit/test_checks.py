@@ -4,7 +4,7 @@ import pytest
 
 from mlx_patches.core.patch import around
 
-from .conftest import patch_of, stacked, target
+from .conftest import apply_patches, patch_of, target
 
 
 def add_hundred(original, *args):
@@ -17,7 +17,7 @@ def layer(name: str = "attend", when=None):
 
 def apply(*layers):
     patches = [patch_of(one, id=f"fix-{number}") for number, one in enumerate(layers)]
-    return stacked(*patches), patches
+    return apply_patches(*patches), patches
 
 
 def test_check_decides_layer(cache):

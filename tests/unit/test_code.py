@@ -71,8 +71,8 @@ def note(version, family="toy"):
 def test_same_code_same_evidence(release, version):
     assert sets(version) == {"toy": "mlx-lm 1.1", "other": "mlx-lm 1.1"} or version == "1.0"
     assert sets(version)["toy"] == "mlx-lm 1.1"
-    said = "" if version == "1.1" else "the same code was measured as mlx-lm 1.1"
-    assert note(version) == said
+    expected = "" if version == "1.1" else "the same code was measured as mlx-lm 1.1"
+    assert note(version) == expected
 
 
 def test_installed_set_comes_first(release):
@@ -96,9 +96,9 @@ def test_changed_dependency_is_named(release):
     one = auditing.Match("", "mlx-vlm 2.0", ("mlx_lm.generate",))
     table = code._table()
     table["sets"]["mlx-vlm 2.0"] = {"mlx-lm": "1.0", "mlx-vlm": "2.0"}
-    said = "it runs code that was not measured: mlx_lm.generate differs from mlx-lm 1.0"
+    expected = "it runs code that was not measured: mlx_lm.generate differs from mlx-lm 1.0"
     here = Installed("mlx-vlm", "2.0")
-    assert one.note(here) == said
+    assert one.note(here) == expected
     assert auditing.instead(here, [here, Installed("mlx-lm", "1.1")]) == ["mlx-lm 1.0"]
     assert auditing.instead(here, [here, Installed("mlx-lm", "1.0")]) == ["mlx-vlm 2.0"]
 

@@ -16,11 +16,11 @@ from mlx_patches.lab import report, runner
 ROOT = Path(__file__).parents[2]
 
 
-def test_quiet_and_verbose_audit(said, affected):
-    done = said("audit", "-q")
+def test_quiet_and_verbose_audit(invoke, affected):
+    done = invoke("audit", "-q")
     assert done.out == "1 known defect of the installed releases is not repaired here\n"
     assert done.code == 1
-    plain, verbose = said("audit").out, said("audit", "-v").out
+    plain, verbose = invoke("audit").out, invoke("audit", "-v").out
     assert "fake_lm.cache:attend" in verbose
     assert "fake_lm.cache:attend" not in plain
 
@@ -36,15 +36,15 @@ def test_quiet_and_verbose_audit(said, affected):
         ("crash,wrong-text,", 1),
     ],
 )
-def test_fail_on(said, affected, fail_on, code):
-    assert said("audit", "--fail-on", fail_on).code == code
-    done = said("audit", "--fail-on", fail_on, "--json")
+def test_fail_on(invoke, affected, fail_on, code):
+    assert invoke("audit", "--fail-on", fail_on).code == code
+    done = invoke("audit", "--fail-on", fail_on, "--json")
     assert (done.code, json.loads(done.out)["exit_code"]) == (code, code)
 
 
-def test_markdown_and_sarif(said, affected):
-    assert "| `fix` | wrong-text |  | goes wrong |" in said("audit", "--format", "markdown").out
-    done = said("audit", "--format", "sarif")
+def test_markdown_and_sarif(invoke, affected):
+    assert "| `fix` | wrong-text |  | goes wrong |" in invoke("audit", "--format", "markdown").out
+    done = invoke("audit", "--format", "sarif")
     (run,) = json.loads(done.out)["runs"]
     (result,) = run["results"]
     assert (result["ruleId"], result["level"], done.code) == ("fix", "error", 1)
@@ -54,18 +54,18 @@ def test_markdown_and_sarif(said, affected):
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["fix"]
 
 
-def test_bug_report_is_short(said, affected, monkeypatch):
+def test_bug_report_is_short(invoke, affected, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "x" * 100_000)
-    done = said("report")
+    done = invoke("report")
     assert done.code == 0
     assert done.out.startswith("### mlx-patches report\n")
     assert "| needed, not in effect | fix |" in done.out
     assert len(done.out.encode()) <= formats.MAX_REPORT + 1
 
 
-def test_config_file_means_folder(said, llama):
-    by_folder = said("audit", "--model", str(llama))
-    by_file = said("audit", "--model", str(llama / "config.json"))
+def test_config_file_means_folder(invoke, llama):
+    by_folder = invoke("audit", "--model", str(llama))
+    by_file = invoke("audit", "--model", str(llama / "config.json"))
     assert by_folder.out == by_file.out
     assert by_folder.out.startswith("llama ")
     assert f"mlx-patches lab --config '{llama}'\n" in by_folder.out.partition("Proof (minutes):")[2]
@@ -81,8 +81,8 @@ def test_config_file_means_folder(said, llama):
         ("", "no model type"),
     ],
 )
-def test_missing_model_is_one_line(said, llama, model, message):
-    done = said("audit", "--model", model)
+def test_missing_model_is_one_line(invoke, llama, model, message):
+    done = invoke("audit", "--model", model)
     assert done.code == 2
     assert message in done.err
     assert len(done.err) < 500 and done.err.count("\n") == 1
@@ -94,23 +94,23 @@ def test_other_file_is_refused(llama):
         models.folder_of(str(llama / "generation_config.json"))
 
 
-def test_many_stop_tokens_are_few_lines(said, llama):
+def test_many_stop_tokens_are_few_lines(invoke, llama):
     ids = list(range(200_000))
     (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
-    done = said("audit", "--model", str(llama))
+    done = invoke("audit", "--model", str(llama))
     lines = done.out.splitlines()
     # A command is not wrapped: a terminal may show it as two lines.
     assert sum(-(-max(len(line), 1) // 80) for line in lines) <= 20
     assert done.out.startswith("llama ")
 
 
-def test_hyphenated_modules(said, llama, site):
+def test_hyphenated_modules(invoke, llama, site):
     site.write("mlx_lm/models/lfm2-vl.py")
     assert model_types.implementations("lfm2-vl") == {"mlx-lm": "lfm2-vl"}
 
 
-def test_explain_affected(said, affected, fake):
-    done = said("explain", "fix")
+def test_explain_affected(invoke, affected, fake):
+    done = invoke("explain", "fix")
     assert "Here\n    affected, not repaired here (disabled)" in done.out
     assert "Severity\n    wrong-text" in done.out
     assert "`" not in done.out
@@ -128,9 +128,9 @@ def test_threads_become_urls():
 @pytest.mark.parametrize(
     "command", [["audit"], ["report"], ["recommend", "--model", "llama"], ["enable"]]
 )
-def test_empty_host_name_is_refused(said, monkeypatch, command, name):
+def test_empty_host_name_is_refused(invoke, monkeypatch, command, name):
     monkeypatch.setattr(enable, "enable", None)  # a call, which would write, raises
-    done = said(*command, "--host", name)
+    done = invoke(*command, "--host", name)
     assert (done.code, done.out) == (2, "")
     assert "'--host': expected the name of a distribution" in done.err
 
@@ -146,17 +146,17 @@ def test_empty_host_name_is_refused(said, monkeypatch, command, name):
         ["lab", "--weights", ""],
     ],
 )
-def test_empty_value_is_refused(said, monkeypatch, tmp_path, command):
+def test_empty_value_is_refused(invoke, monkeypatch, tmp_path, command):
     monkeypatch.setattr(enable, "enable", None)
     monkeypatch.chdir(tmp_path)
-    done = said(*command)
+    done = invoke(*command)
     assert (done.code, done.out, [*tmp_path.iterdir()]) == (2, "", [])
     assert f"'{command[1]}': expected a value" in done.err
 
 
-def test_recommend_suggests_model(said):
-    assert "'Gemma44'; did you mean 'gemma4'?" in said("recommend", "--model", "Gemma44").err
-    assert "config.json" in said("recommend", "--model", "zzzzz").err
+def test_recommend_suggests_model(invoke):
+    assert "'Gemma44'; did you mean 'gemma4'?" in invoke("recommend", "--model", "Gemma44").err
+    assert "config.json" in invoke("recommend", "--model", "zzzzz").err
 
 
 def test_odd_version_is_not_measured():
@@ -164,8 +164,8 @@ def test_odd_version_is_not_measured():
         assert store.load_set(f"mlx-lm {version}") is None
 
 
-def test_list_status(said, affected):
-    done = said("list", "--json")
+def test_list_status(invoke, affected):
+    done = invoke("list", "--json")
     assert done.code == 0
     (one,) = json.loads(done.out)["patches"]
     (target,) = one.pop("targets")
@@ -179,15 +179,15 @@ def test_list_status(said, affected):
         "status": "disabled",
     }
     assert target["status"] == "disabled" and "not active here" in target["reason"]
-    line = next(line for line in said("list").out.splitlines() if line.startswith("fix"))
+    line = next(line for line in invoke("list").out.splitlines() if line.startswith("fix"))
     assert line.split()[1] == "disabled"
 
 
-def test_list_without_mlx(said, monkeypatch):
+def test_list_without_mlx(invoke, monkeypatch):
     monkeypatch.setattr(activation, "_session", None)
-    found = json.loads(said("list", "--json").out)["patches"]
+    found = json.loads(invoke("list", "--json").out)["patches"]
     assert {one["status"] for one in found} == {"absent"}
-    some = json.loads(said("list", "--json", "--profile", "security").out)["patches"]
+    some = json.loads(invoke("list", "--json", "--profile", "security").out)["patches"]
     assert 0 < len(some) < len(found)
     assert all("security" in one["profiles"] for one in some)
 
@@ -210,14 +210,14 @@ def test_unknown_profile_is_warned_once(monkeypatch, caplog):
         assert current.optional_requested() == current.registry.in_profiles(PROFILES[profile].names)
 
 
-def test_folder_names_are_escaped(said, affected, tmp_path):
+def test_folder_names_are_escaped(invoke, affected, tmp_path):
     name = "evil\x1b[31m\x07"
     (tmp_path / name).mkdir()
     for arguments in (
         ["audit", "--model", str(tmp_path / name)],
         ["audit", "--html", str(tmp_path / name)],
     ):
-        done = said(*arguments)
+        done = invoke(*arguments)
         assert done.code == 2
         assert r"evil\x1b[31m\x07" in done.err
         assert done.err.rstrip("\n").isprintable()

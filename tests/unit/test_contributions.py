@@ -14,7 +14,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import session
 from mlx_patches.patches import catalogue
 
-from .conftest import Site, finished, load, statuses
+from .conftest import Site, load, run_command, statuses
 
 PATCHES = '''
 """A patch of another package."""
@@ -93,7 +93,7 @@ def command(fake):
     def run(*arguments, **variables):
         paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
         variables = {"PYTHONPATH": os.pathsep.join(paths), **variables}
-        return finished([sys.executable, "-m", "mlx_patches", *arguments], **variables)
+        return run_command([sys.executable, "-m", "mlx_patches", *arguments], **variables)
 
     return run
 
@@ -132,7 +132,7 @@ def test_disable(theirs, monkeypatch, name):
 
 
 def test_list_names_distribution(theirs, monkeypatch, capsys):
-    def said(*arguments, codes=(0, 1)):
+    def invoke(*arguments, codes=(0, 1)):
         monkeypatch.setattr(activation, "_session", None)
         with pytest.raises(SystemExit) as ended:
             cli.main(list(arguments))
@@ -140,16 +140,16 @@ def test_list_names_distribution(theirs, monkeypatch, capsys):
         return capsys.readouterr().out
 
     theirs()
-    (line,) = [line for line in said("list").splitlines() if line.startswith("their-patch")]
+    (line,) = [line for line in invoke("list").splitlines() if line.startswith("their-patch")]
     profiles = ["batch,", "server,", "safe"]
     lost = ["an", "update", "is", "lost"]
     assert line.split() == ["their-patch", "disabled", *profiles, *lost, "their-package"]
-    assert "Contributed by\n    their-package" in said("explain", "their-patch")
-    assert "their-patch (their-package)" in said("audit", "--all")
+    assert "Contributed by\n    their-package" in invoke("explain", "their-patch")
+    assert "their-patch (their-package)" in invoke("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
-    assert "skipped by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
+    assert "skipped by MLX_PATCHES_DISABLE: the patches of their-package" in invoke("list")
     # No patch is left for the installed releases: exit code 2.
-    assert "their-patch" not in said("audit", "--all", codes=(2,))
+    assert "their-patch" not in invoke("audit", "--all", codes=(2,))
 
 
 def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
@@ -160,7 +160,7 @@ def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
 
 
 @pytest.mark.parametrize(
-    ("points", "affected", "said"),
+    ("points", "affected", "message"),
     [
         ("twice = their_patches:BAD", "<2", "BAD: AttributeError: .*/their_patches.py:25"),
         ("twice = their_patches:NONE", "<2", "NONE: AttributeError: .*/entry_points.txt:2"),
@@ -176,16 +176,16 @@ def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
         ),
     ],
 )
-def test_unusable_contribution_is_skipped(theirs, fake, caplog, points, affected, said):
+def test_unusable_contribution_is_skipped(theirs, fake, caplog, points, affected, message):
     fake.write("leaving.py", "raise SystemExit(3)")
     theirs(affected, points)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
     (record,) = [one for one in caplog.records if "was skipped" in one.message]
     assert "entry point twice of their-package was skipped: " in record.message
-    assert re.search(said, record.message)
+    assert re.search(message, record.message)
     assert set(catalogue.builtin().ids()) <= set(session().registry.ids())
-    assert ("their-patch" in session().registry) == ("registered already" in said)
+    assert ("their-patch" in session().registry) == ("registered already" in message)
 
 
 MISSPELT = "fake_lm.cache:Cache.updat does not exist in this release; "
@@ -239,11 +239,11 @@ def test_import_error_is_located(theirs, fake, caplog, code, error, line):
     theirs(points="x = their_code:x")
     mlx_patches.apply()
     (record,) = [one for one in caplog.records if "was skipped" in one.message]
-    said = record.message
+    message = record.message
     begins = "mlx_patches: entry point x of their-package was skipped: their_code:x: "
-    assert said.startswith(begins + error)
-    assert said.endswith(f"/{line})")
-    assert str(fake.root) in said
+    assert message.startswith(begins + error)
+    assert message.endswith(f"/{line})")
+    assert str(fake.root) in message
 
 
 def test_user_interrupt_ends_import(theirs, fake):
@@ -275,23 +275,23 @@ def test_factory_error_is_rolled_back(theirs, fake, caplog, error):
 
 
 @pytest.mark.parametrize(
-    ("fixed", "said"),
+    ("fixed", "message"),
     [
         ("{'fake-lm': '>=1.5'}", "their-patch: fake-lm 1.5 is both affected and fixed"),
         ("{'other-lm': '>=2'}", "their-patch: other-lm is fixed and was never affected"),
         ("{'fake-lm': 'newest'}", "Invalid specifier"),
     ],
 )
-def test_invalid_fixed_range_is_skipped(theirs, caplog, fixed, said):
+def test_invalid_fixed_range_is_skipped(theirs, caplog, fixed, message):
     theirs(fixed=fixed)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
     assert "twice of their-package was skipped: their_patches:TWICE: " in caplog.text
-    assert said in caplog.text
+    assert message in caplog.text
     assert "their-patch" not in session().registry
 
 
-def named_there(group=contributions.PATCHES):
+def list_named(group=contributions.PATCHES):
     return [(one.name, one.version) for one in contributions.declaring(group)]
 
 
@@ -305,7 +305,7 @@ def test_duplicate_path_counts_once(theirs, fake, monkeypatch, tmp_path, caplog,
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
     assert caplog.text == ""
-    assert named_there() == [("their-package", "1.0")]
+    assert list_named() == [("their-package", "1.0")]
 
 
 def test_first_on_path_counts(fake, monkeypatch, tmp_path_factory):
@@ -315,11 +315,11 @@ def test_first_on_path_counts(fake, monkeypatch, tmp_path_factory):
     (later.install("Their.Package", "2.0") / "entry_points.txt").write_text(points)
     (later.install("their-other-package", "2.0") / "entry_points.txt").write_text(points)
     both = [("Their.Package", "2.0"), ("their-other-package", "2.0")]
-    assert named_there() == both
+    assert list_named() == both
     fake.install("their_package", "0.9", metadata="")  # left behind by an uninstall
-    assert named_there() == both
+    assert list_named() == both
     fake.install("their_package", "1.0")  # no entry points, and first on sys.path
-    assert named_there() == both[1:]
+    assert list_named() == both[1:]
 
 
 def test_host_declaration(fake):

@@ -41,11 +41,11 @@ def test_every_status_is_described():
 
 
 def test_quoted_reasons_exist():
-    said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
-    assert len(said) > 10
+    texts = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
+    assert len(texts) > 10
     words = SOURCES.replace("{settings.DISABLE}", "MLX_PATCHES_DISABLE")
     words = words.replace("{settings.SWITCH}", "MLX_PATCHES")
-    assert [text for text in said if text not in words] == []
+    assert [text for text in texts if text not in words] == []
 
 
 def test_matrix_keys_are_described():
@@ -150,11 +150,11 @@ def new_release_rows() -> list[list[str]]:
     """The rows of the table, with "anything else" expanded to one row for each kind of code."""
     table = UPGRADE.partition("| the newest measured release |")[2].partition("\n\n")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    said = {(rule, code) for rule, code, _ in cells}
+    listed = {(rule, code) for rule, code, _ in cells}
     return [
         [rule, kind, status]
         for rule, code, status in cells
-        for kind in ([code] if code in CODE else [k for k in CODE if (rule, k) not in said])
+        for kind in ([code] if code in CODE else [k for k in CODE if (rule, k) not in listed])
     ]
 
 

@@ -128,13 +128,13 @@ def test_fault_does_not_reach_host(host, mode, fault):
 def test_strict_fault_reaches_host(host, mode, fault):
     done = host(mode, FAULT=fault, MLX_PATCHES_STRICT="1")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    said = {
+    message_of = {
         "apply": "their-patch is not in effect: mlx_lm.models.cache:attend: failed: rolled back:"
         " ValueError: at apply",
         "call": "ValueError: in a call\nraised by the patch their-patch of mlx_patches in "
         "mlx_lm.models.cache:attend",
     }
-    assert said[fault] in done.stderr
+    assert message_of[fault] in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["apply", "enabled", "run"])
@@ -170,7 +170,7 @@ def test_strict_values(monkeypatch, value, strict):
 
 
 @pytest.fixture
-def made(fake, monkeypatch):
+def make_session(fake, monkeypatch):
     def make(*patches, disable="", strict=""):
         monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
         monkeypatch.setenv("MLX_PATCHES_STRICT", strict)
@@ -182,16 +182,16 @@ def made(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("known", ["fix", "all", "Their_Package", "their.package", "twice", "host"])
-def test_known_names(made, fake, caplog, known):
+def test_known_names(make_session, fake, caplog, known):
     points = "[mlx_patches.patches]\ntwice = nowhere:X\n[mlx_patches.hosts]\nhost = nowhere:X\n"
     (fake.install("their-package") / "entry_points.txt").write_text(points)
-    assert made(patch_of("attend"), disable=known).unknown == ()
+    assert make_session(patch_of("attend"), disable=known).unknown == ()
     assert "MLX_PATCHES_DISABLE" not in caplog.text
 
 
-def test_audit_names_unknown_ids(made, caplog):
+def test_audit_names_unknown_ids(make_session, caplog):
     with caplog.at_level(logging.WARNING, "mlx_patches"):
-        session = made(patch_of("attend"), disable="fixx, nonsense")
+        session = make_session(patch_of("attend"), disable="fixx, nonsense")
         mlx_patches.apply()
         mlx_patches.apply()
     assert len(session.unknown) == len(caplog.records) == 2
@@ -202,8 +202,8 @@ def test_audit_names_unknown_ids(made, caplog):
     assert report.exit_code() == 1
 
 
-def test_audit_when_switched_off(made, fake, monkeypatch):
-    made(patch_of("attend"))
+def test_audit_when_switched_off(make_session, fake, monkeypatch):
+    make_session(patch_of("attend"))
     audit = mlx_patches.audit()
     assert (audit.active, audit.exit_code()) == (False, 1)
     for limit in ("", "their-server"):
@@ -216,11 +216,11 @@ def test_audit_when_switched_off(made, fake, monkeypatch):
     assert mlx_patches.audit().active
 
 
-def test_dry_run_ignores_strict(made):
+def test_dry_run_ignores_strict(make_session):
     def broken(original):
         raise ValueError("on purpose")
 
-    made(patch_of(target("attend", factory=broken)), strict="1")
+    make_session(patch_of(target("attend", factory=broken)), strict="1")
     load("fake_lm.cache").attend = lambda x: x
     assert statuses(mlx_patches.apply(dry_run=True)) == ["conflict"]
     with pytest.raises(MlxPatchesError, match="conflict"):
@@ -228,9 +228,9 @@ def test_dry_run_ignores_strict(made):
 
 
 @pytest.mark.parametrize("file", ["__init__", "cache"])
-def test_strict_during_import(made, fake, file):
+def test_strict_during_import(make_session, fake, file):
     """A package that calls apply() itself while it is imported."""
-    made(patch_of(target("attend", factory=lambda original: original)), strict="1")
+    make_session(patch_of(target("attend", factory=lambda original: original)), strict="1")
     source = f"import mlx_patches\nmlx_patches.apply()\n{CACHE if file == 'cache' else ''}"
     fake.write(f"fake_lm/{file}.py", source)
     for _ in range(2):

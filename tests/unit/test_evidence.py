@@ -291,7 +291,7 @@ def test_remeasured_cells_are_replaced():
     }
 
 
-def judged(**cells):
+def judge_cells(**cells):
     pairs = {name.replace("_", "-"): pair for name, pair in cells.items()}
     said = {"a": {"growth": "205 edges of the graph are left, 370 later"}}
     one = {"set": "mlx-lm 0.1", **letters({"a": pairs}), "details_without": said}
@@ -301,18 +301,18 @@ def judged(**cells):
 def test_growth_is_memory_defect():
     here = verdict.PatchState(active=False, missing=frozenset({"a-patch"}))
     for pair in ("rg", "rr"):
-        one = judged(growth=pair, merge="gg")
+        one = judge_cells(growth=pair, merge="gg")
         assert [cell.severity for cell in one.wrong] == [MEMORY]
         assert one.exit_code(here) == 0
         assert one.exit_code(here, FAIL_ON | {MEMORY}) == 1
         assert "has a memory defect" in verdict.headline(one, here)
-    worse = judged(growth="rg", merge="rg")
+    worse = judge_cells(growth="rg", merge="rg")
     assert [cell.severity for cell in worse.wrong] == [WRONG_TEXT, MEMORY]
     assert worse.exit_code(here) == 1
 
 
 def test_missing_cell_has_no_verdict():
-    one = judged(merge="gg")
+    one = judge_cells(merge="gg")
     assert [cell.name for cell in one.cells] == ["merge"]
     assert one.inapplicable == 0
 
@@ -542,8 +542,8 @@ def test_new_set_reuses_known_evidence(tmp_path, monkeypatch):
     monkeypatch.setattr(lab_evidence, "EVIDENCE", tmp_path)
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
     monkeypatch.setattr(release_sets, "versions", lambda python: {"mlx-lm": "0.2"})
-    told = json.dumps({"a": "mlx-lm 0.1", "b": "", "c": ""})
-    monkeypatch.setattr(release_sets, "run", lambda *arguments: told)
+    versions = json.dumps({"a": "mlx-lm 0.1", "b": "", "c": ""})
+    monkeypatch.setattr(release_sets, "run", lambda *arguments: versions)
     one = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
     assert measure_lab.take_known(one) == ("b", "c")
     assert lab_evidence.evidence_of(one) == {

@@ -20,7 +20,7 @@ def passing_on(inner, instance, args, kwargs):
 
 
 @wrapt.decorator
-def decorated(inner, instance, args, kwargs):
+def decorate(inner, instance, args, kwargs):
     return inner(*args, **kwargs)
 
 
@@ -37,10 +37,10 @@ def plain(function):
 
 
 def on_getter(wrap):
-    def wrapped(obj):
+    def wrap_parts(obj):
         return property(wrap(obj.fget), obj.fset) if isinstance(obj, property) else wrap(obj)
 
-    return wrapped
+    return wrap_parts
 
 
 def wrap_in_place(owner, name, obj):
@@ -59,7 +59,7 @@ WRAPPERS = {
     "wrapt around the function": wrap_with(
         lambda function: wrapt.FunctionWrapper(function, passing_on)
     ),
-    "wrapt's decorator": wrap_with(decorated),
+    "wrapt's decorator": wrap_with(decorate),
     "functools": wrap_with(closure),
     "plain": wrap_with(plain),
     "mock": None,

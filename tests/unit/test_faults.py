@@ -18,16 +18,16 @@ import pytest
 import mlx_patches
 from mlx_patches.activation import session as activation
 from mlx_patches.core.outcome import Status
-from tests.conformance import forked
+from tests.conformance import fork_check
 
 from .conftest import (
     CACHE,
     MODEL,
-    finished,
     load,
     manager_for,
-    marked,
+    mark_result,
     patch_of,
+    run_command,
     session_for,
     statuses,
     target,
@@ -47,7 +47,7 @@ EVERYWHERE = (
     "Cache.make",
     target(
         "Cache.extra",
-        factory=lambda _: marked,
+        factory=lambda _: mark_result,
         defines_new_attribute=True,
         fingerprint_of=("Cache.update",),
     ),
@@ -96,7 +96,7 @@ def objects(cache, model):
     return found | {"attend": cache.attend, "alias": model.attend}
 
 
-def changed(now, then):
+def list_changed(now, then):
     return {name for name in then if now[name] is not then[name]}
 
 
@@ -111,7 +111,7 @@ def test_interrupted_apply_is_all_or_nothing(fake, every):
     for moment in list(moments.moments)[::every]:
         manager = manager_for(patch)
         assert Tracer(moment).follow(manager.apply, patch)
-        live = changed(objects(cache, model), originals)
+        live = list_changed(objects(cache, model), originals)
         assert live in (set(), set(originals)), (moment, live)
         seen[bool(live)] += 1
         if not live:
@@ -119,7 +119,7 @@ def test_interrupted_apply_is_all_or_nothing(fake, every):
         assert set(statuses(manager.apply(patch))) == {"applied"}, moment
         assert set(statuses(manager.status())) == {"applied"}
         manager.restore()
-        assert changed(objects(cache, model), originals) == set(), moment
+        assert list_changed(objects(cache, model), originals) == set(), moment
     assert seen[False] > 100 // every, seen
 
 
@@ -135,11 +135,11 @@ def test_interrupted_restore_can_be_finished(fake):
         manager = manager_for(patch)
         manager.apply(patch)
         assert Tracer(moment).follow(manager.restore)
-        live = changed(objects(cache, model), originals)
+        live = list_changed(objects(cache, model), originals)
         said = {o.target for o in manager.status() if o.status is Status.APPLIED}
         assert len(said) <= len(live), (moment, live, said)
         manager.restore()
-        assert changed(objects(cache, model), originals) == set(), moment
+        assert list_changed(objects(cache, model), originals) == set(), moment
 
 
 def test_threads_import_while_patches_change(site):
@@ -286,7 +286,7 @@ def test_fork_during_apply(session):
     thread.start()
     began = time.monotonic()
     try:
-        results = [forked(child) for _ in range(20)]
+        results = [fork_check(child) for _ in range(20)]
         took = time.monotonic() - began
     finally:
         stop.set()
@@ -334,7 +334,7 @@ def test_workers_of_enabled_host(site, tmp_path, method):
     launch = run.launch([sys.executable, str(script), method])
     paths = [launch.variables["PYTHONPATH"], str(site.root)]
     variables = {**launch.variables, "PYTHONPATH": os.pathsep.join(paths)}
-    done = finished(launch.command, **variables)
+    done = run_command(launch.command, **variables)
     assert done.stdout == f"{[(('patched', 2), ['applied'])] * 2}\n", done.stderr
 
 
@@ -357,7 +357,7 @@ def test_nothing_is_written(site, tmp_path):
         print("done")
         """
     paths = os.pathsep.join((str(ROOT), str(site.root)))
-    done = finished([sys.executable, "-B", "-c", dedent(code)], PYTHONPATH=paths)
+    done = run_command([sys.executable, "-B", "-c", dedent(code)], PYTHONPATH=paths)
     assert done.stdout == "done\n", done.stderr
 
 
@@ -429,7 +429,7 @@ def reader() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def refused(reader, tmp_path) -> Callable[[Path], str]:
+def read_refusal(reader, tmp_path) -> Callable[[Path], str]:
     def read(path: Path) -> str:
         began, said = time.perf_counter(), tmp_path / "said"
         print(json.dumps([str(path), str(said)]), file=reader.stdin, flush=True)
@@ -457,9 +457,9 @@ CONFIGS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_hostile_config_is_refused_cheaply(tmp_path, refused, kind):
+def test_hostile_config_is_refused_cheaply(tmp_path, read_refusal, kind):
     place(tmp_path / "config.json", CONFIGS[kind])
-    assert "config.json: " in refused(tmp_path / "config.json")
+    assert "config.json: " in read_refusal(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(

@@ -104,15 +104,15 @@ def test_screen_shows_measurement(measured):
     one = verdict(measured("rest()"))
     asked = ModelReport("llama", None, {}, True)
     report = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("cpu", "float32"))
-    said = "Measured now on a CPU in float32; not on Metal."
-    assert screen.describe_places(report) == said
+    sentence = "Measured now on a CPU in float32; not on Metal."
+    assert screen.describe_places(report) == sentence
     assert report.as_dict()["measured"] == {"device": "cpu", "dtype": "float32"}
     on_metal = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("metal", "bfloat16"))
     assert screen.describe_places(on_metal) == "Measured now on Metal in bfloat16."
 
 
 @pytest.fixture
-def said(capsys):
+def run_audit(capsys):
     def run(*arguments):
         with pytest.raises(SystemExit) as ended:
             cli.main(["audit", *arguments])
@@ -121,12 +121,12 @@ def said(capsys):
     return run
 
 
-def test_audit_uses_measurement(said, measured, site, tmp_path):
+def test_audit_uses_measurement(run_audit, measured, site, tmp_path):
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3")
     for module in ("models/cache", "models/llama", "generate"):
         site.write(f"mlx_lm/{module}.py")
     measured("say('left-padded', 'red', 'differs'); say('extend'); say('filter')")
-    code, seen = said("--model", str(tmp_path), "--measure", "--json")
+    code, seen = run_audit("--model", str(tmp_path), "--measure", "--json")
     (one,) = json.loads(seen.out)["verdicts"]
     assert (code, one["verdict"], one["scenarios"], one["wrong_with_patches"]) == (1, "wrong", 3, 1)

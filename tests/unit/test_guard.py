@@ -27,14 +27,14 @@ from mlx_patches.lab import child as lab
 from mlx_patches.probes import Result, child
 
 from .conftest import (
-    applied,
+    apply_all,
+    apply_patches,
     in_threads,
     load,
     manager_for,
-    marked,
+    mark_result,
     patch_of,
     session_for,
-    stacked,
     statuses,
     target,
 )
@@ -52,8 +52,8 @@ def late(original, *args, **kwargs):
 EARLY = around(early)
 
 
-def layered(wrapper, name="attend", **more):
-    return applied(target(name, factory=around(wrapper)), **more)[0]
+def apply_layer(wrapper, name="attend", **more):
+    return apply_all(target(name, factory=around(wrapper)), **more)[0]
 
 
 def kinds(cache):
@@ -72,13 +72,13 @@ def kinds(cache):
 def test_failing_layer_falls_back(cache, name, caplog):
     call, expected = kinds(cache)[name]
     before = dict(vars(cache.Cache)), cache.attend
-    manager, patch = applied(target(name, factory=EARLY), "attend")
+    manager, patch = apply_all(target(name, factory=EARLY), "attend")
     path = f"fake_lm.cache:{name}"
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         assert [call() for _ in range(10)] == [expected] * 10
     (record,) = caplog.records
-    said = f"fix failed in this call of {path}; the release's own code answered: ValueError: too"
-    assert said in record.message
+    message = f"fix failed in this call of {path}; the release's own code answered: ValueError: too"
+    assert message in record.message
     assert __name__ in record.message  # where it was raised
     assert str(manager.failures["fix"]) == (
         f"failed in 10 calls, last: ValueError: too early in {path}"
@@ -102,9 +102,9 @@ def test_success_is_remembered(cache, first):
     def fails_on_five(original, x):
         if x == 5:
             raise ValueError("five")
-        return marked(original, x)
+        return mark_result(original, x)
 
-    manager = layered(fails_on_five)
+    manager = apply_layer(fails_on_five)
     if first:
         assert cache.attend(1) == ("patched", 2)
     assert [cache.attend(5) for _ in range(50)] == [6] * 50
@@ -122,7 +122,7 @@ def test_failing_setter_falls_back(cache):
 
         return property(original.fget, put)
 
-    manager, _ = applied(target("Cache.state", factory=factory))
+    manager, _ = apply_all(target("Cache.state", factory=factory))
     made = cache.Cache()
     for value in (7, 8, 9):
         made.state = [value]
@@ -142,18 +142,18 @@ def inner_first(original, made, n):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "said"),
+    ("wrapper", "message"),
     [
         (late, "the call got the release's result: ValueError: too late"),
         (adds, "the release's own code answered: TypeError"),
         (inner_first, "the release's own code answered: ValueError: on purpose"),
     ],
 )
-def test_failing_layer_leaves_state(cache, caplog, wrapper, said):
-    manager = layered(wrapper, "Cache.update")
+def test_failing_layer_leaves_state(cache, caplog, wrapper, message):
+    manager = apply_layer(wrapper, "Cache.update")
     made = cache.Cache()
     assert (made.update(5), made.offset) == (5, 5)
-    assert f"; {said}" in caplog.text
+    assert f"; {message}" in caplog.text
     assert statuses(manager.status()) == ["applied"]
     assert [made.update(5) for _ in range(3)] == [10, 15, 20]
     assert manager.failures["fix"].count == 4
@@ -175,7 +175,7 @@ def with_other_arguments(original, cache, n):
 def test_always_failing_patch_is_withdrawn(cache, caplog, wrapper, step):
     """State may have changed, so the call gets the error, and the patch is taken out."""
     original = cache.Cache.update
-    manager, patch = applied(target("Cache.update", factory=around(wrapper)), "attend")
+    manager, patch = apply_all(target("Cache.update", factory=around(wrapper)), "attend")
     made = cache.Cache()
     with pytest.raises(ValueError, match="too late"):
         made.update(3)
@@ -196,7 +196,7 @@ def test_working_patch_is_not_withdrawn(cache):
             raise ValueError("five")
         return n
 
-    manager = layered(ends_fives, "Cache.update")
+    manager = apply_layer(ends_fives, "Cache.update")
     made = cache.Cache()
     assert made.update(1) == 1
     for _ in range(10):
@@ -212,7 +212,7 @@ def test_none_instead_of_value_is_failure(cache, caplog, enters):
         if enters:
             original(x)
 
-    manager = layered(forgets)
+    manager = apply_layer(forgets)
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
     answer = "the call got the release's result" if enters else "the release's own code answered"
     assert f"; {answer}: None instead of a value" in caplog.text
@@ -236,7 +236,7 @@ def test_replaced_procedure_is_declared(fake, wrapper, answers_none, is_declared
     fake.write("fake_lm/lists.py", "def empty(held):\n    held.append('the original')\n")
     lists = load("fake_lm.lists")
     replaced = target("empty", "fake_lm.lists", around(wrapper), answers_none=answers_none)
-    manager, _ = applied(replaced)
+    manager, _ = apply_all(replaced)
     held = []
     assert lists.empty(held) is None
     assert held == ([] if is_declared else ["the original"])
@@ -259,7 +259,7 @@ def test_constructors_and_setters_return_none(fake, name):
             return property(original.fget, lambda cache, value: setattr(cache, "held", ["ours"]))
         return lambda cache: setattr(cache, "held", ["ours"])
 
-    manager, _ = applied(target(name, "fake_lm.made", factory=replace))
+    manager, _ = apply_all(target(name, "fake_lm.made", factory=replace))
     one = made.Cache()
     one.state = 5
     assert not manager.failures
@@ -286,7 +286,7 @@ def hands_over(original, get, *more):
 def test_error_of_handed_over_object(fake, caplog):
     fake.write("fake_lm/handed.py", HANDED)
     handed = load("fake_lm.handed")
-    manager, _ = applied(target("call", "fake_lm.handed", factory=around(hands_over)))
+    manager, _ = apply_all(target("call", "fake_lm.handed", factory=around(hands_over)))
     state = []
     with pytest.raises(TypeError, match="own error"):
         handed.call(lambda: 42, state)
@@ -310,7 +310,7 @@ def test_handed_over_object_in_generator(fake, caplog):
     def broken(released, x):
         raise SystemExit(3)
 
-    manager, _ = applied(
+    manager, _ = apply_all(
         target(
             "generate",
             "fake_lm.handed",
@@ -332,7 +332,7 @@ def test_host_callback_error_is_raised(fake):
     fake.write("fake_lm/handed.py", HANDED)
     fake.write("fake_host.py", "def broken():\n    raise KeyError('the host\\'s')\n")
     handed, host = load("fake_lm.handed"), load("fake_host")
-    manager, _ = applied(
+    manager, _ = apply_all(
         target("load", "fake_lm.handed", factory=around(lambda load, get: load(get)))
     )
     for _ in range(5):
@@ -349,7 +349,7 @@ def test_host_retry_during_release_error(cache):
             raise ValueError("the layer's")
         return original(x)
 
-    manager = layered(narrow)
+    manager = apply_layer(narrow)
 
     def host():
         try:
@@ -368,7 +368,7 @@ def after_the_call(original, *args):
 
 @pytest.mark.parametrize("wrapper", [early, after_the_call])
 def test_failing_security_patch_refuses(cache, caplog, wrapper):
-    manager = layered(wrapper, security=True)
+    manager = apply_layer(wrapper, security=True)
     for _ in range(10):
         with pytest.raises(ValueError, match="the patch fix of mlx_patches could not check"):
             cache.attend(1)
@@ -394,7 +394,7 @@ def without_end(original, x):
 
 
 @pytest.mark.parametrize(
-    ("name", "wrapper", "said"),
+    ("name", "wrapper", "message"),
     [
         ("attend", raising(SystemExit("on purpose")), "SystemExit: on purpose"),
         ("attend", raising(MemoryError("on purpose")), "MemoryError: on purpose"),
@@ -407,12 +407,12 @@ def without_end(original, x):
         ("Cache.state", raising(SystemExit(3)), "SystemExit: 3"),
     ],
 )
-def test_early_failures_fall_back(cache, caplog, name, wrapper, said):
+def test_early_failures_fall_back(cache, caplog, name, wrapper, message):
     call, expected = kinds(cache)[name]
-    manager = layered(wrapper, name)
+    manager = apply_layer(wrapper, name)
     assert [call() for _ in range(4)] == [expected] * 4
     (record,) = caplog.records
-    assert f"; the release's own code answered: {said}" in record.message
+    assert f"; the release's own code answered: {message}" in record.message
     assert manager.failures["fix"].count == 4
 
 
@@ -423,19 +423,19 @@ def leaves(original, cache, n):
 
 @pytest.mark.parametrize(("wrapper", "strict"), [(leaves, False), (raising(SystemExit(3)), True)])
 def test_exit_is_an_error_that_names_the_patch(cache, wrapper, strict):
-    layered(wrapper, "Cache.update", strict=strict)
-    said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
-    with pytest.raises(mlx_patches.MlxPatchesError, match=said):
+    apply_layer(wrapper, "Cache.update", strict=strict)
+    message = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
+    with pytest.raises(mlx_patches.MlxPatchesError, match=message):
         cache.Cache().update(1)
 
 
 @pytest.mark.parametrize("itself", [True, False])
 def test_recursion_after_state_change_fails_once(cache, caplog, itself):
-    def fed_without_end(original, made, n):
+    def feed_without_end(original, made, n):
         original(made, n)
-        return fed_without_end(original, made, n) if itself else made.update(n)
+        return feed_without_end(original, made, n) if itself else made.update(n)
 
-    manager = layered(fed_without_end, "Cache.update")
+    manager = apply_layer(feed_without_end, "Cache.update")
     with pytest.raises(RecursionError):
         cache.Cache().update(1)
     (record,) = caplog.records
@@ -464,25 +464,25 @@ def wrongly(cache):
 
 
 @pytest.mark.parametrize(
-    ("name", "wrapper", "call", "error", "said"),
+    ("name", "wrapper", "call", "error", "message"),
     [
         # A refusal, an interrupt, and what is raised from an error of the release.
         ("attend", raising(refusal(ValueError("not here"))), 1, ValueError, "not here"),
         ("attend", raising(KeyboardInterrupt()), 1, KeyboardInterrupt, ""),
         ("attend", explains, "x", ValueError, "a number"),
         # The release's own errors, as without the patch.
-        ("attend", marked, "x", TypeError, "concatenate str"),
-        ("Cache.update", marked, lambda cache: cache.Cache().update("x"), TypeError, "for +="),
+        ("attend", mark_result, "x", TypeError, "concatenate str"),
+        ("Cache.update", mark_result, lambda cache: cache.Cache().update("x"), TypeError, "for +="),
         ("Cache.update", narrow, wrongly, TypeError, "Cache.update() got an unexpected"),
         # None of the original ran, although the layer called it.
         ("Cache.update", wide, wrongly, TypeError, "Cache.update() got an unexpected"),
     ],
 )
-def test_other_errors_reach_host(cache, caplog, name, wrapper, call, error, said):
+def test_other_errors_reach_host(cache, caplog, name, wrapper, call, error, message):
     # A security patch leaves alone what the release rejects.
-    manager = layered(wrapper, name, security=(name, wrapper) == ("attend", marked))
+    manager = apply_layer(wrapper, name, security=(name, wrapper) == ("attend", mark_result))
     for _ in range(5):
-        with pytest.raises(error, match=re.escape(said)) as raised:
+        with pytest.raises(error, match=re.escape(message)) as raised:
             call(cache) if callable(call) else cache.attend(call)
         assert error is not TypeError or raised.value.__context__ is None
     assert not manager.failures
@@ -493,7 +493,7 @@ def test_other_errors_reach_host(cache, caplog, name, wrapper, call, error, said
 def test_release_recursion_is_no_failure(fake):
     fake.write("fake_lm/deep.py", "def deep(x):\n    return deep(x)\n")
     deep = load("fake_lm.deep")
-    manager, _ = applied(target("deep", "fake_lm.deep", factory=around(lambda deep, x: deep(x))))
+    manager, _ = apply_all(target("deep", "fake_lm.deep", factory=around(lambda deep, x: deep(x))))
     with pytest.raises(RecursionError):
         deep.deep(1)
     assert statuses(manager.status()) == ["applied"]
@@ -508,9 +508,9 @@ def test_threads_are_separate(cache):
             inside.set()
             assert entered.wait(10)
             raise ValueError("on purpose")
-        return marked(original, x)
+        return mark_result(original, x)
 
-    manager = layered(waits)
+    manager = apply_layer(waits)
     found = []
     thread = threading.Thread(target=lambda: found.append(cache.attend(1)))
     thread.start()
@@ -524,7 +524,7 @@ def test_threads_are_separate(cache):
 
 @pytest.mark.parametrize("wrapper", [early, late])
 def test_strict_raises_and_keeps_patch(cache, wrapper, caplog):
-    manager = layered(wrapper, "Cache.update", strict=True)
+    manager = apply_layer(wrapper, "Cache.update", strict=True)
     made = cache.Cache()
     for _ in range(2):
         with pytest.raises(ValueError, match="too") as raised:
@@ -546,7 +546,7 @@ def test_added_method_may_raise(cache):
         defines_new_attribute=True,
         fingerprint_of=("Cache.update",),
     )
-    manager, _ = applied(adding)
+    manager, _ = apply_all(adding)
     with pytest.raises(ValueError, match="on purpose"):
         cache.Cache().extra()
     assert statuses(manager.status()) == ["applied"]
@@ -558,7 +558,7 @@ def test_failing_override_falls_back(fake, kind):
     source = f"class Base:\n{decorator}    def size(one, x):\n        return x\n\n"
     fake.write("fake_lm/bases.py", source + "class Cache(Base):\n    pass\n")
     bases = load("fake_lm.bases")
-    manager, _ = applied(
+    manager, _ = apply_all(
         target(
             "Cache.size",
             "fake_lm.bases",
@@ -598,7 +598,7 @@ def adding(made, **more):
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_failing_attribute_has_plain_value(cache, kind, caplog):
-    manager, _ = applied(adding(Attribute("offset", **ATTRIBUTES[kind])))
+    manager, _ = apply_all(adding(Attribute("offset", **ATTRIBUTES[kind])))
     made = cache.Cache()
     for value in (7, 8, 9):
         made.offset = value
@@ -608,8 +608,8 @@ def test_failing_attribute_has_plain_value(cache, kind, caplog):
     if kind != "none":
         with pytest.raises(AttributeError):
             made.offset  # noqa: B018
-    said = "None instead of a value" if kind == "none" else "ValueError: on purpose"
-    assert f"; the plain value was used: {said}" in caplog.text
+    message = "None instead of a value" if kind == "none" else "ValueError: on purpose"
+    assert f"; the plain value was used: {message}" in caplog.text
     assert not manager.withdrawn
     manager.restore()
 
@@ -619,7 +619,7 @@ def unknown(instance) -> int | None:
 
 
 def test_optional_attribute(cache):
-    manager, _ = applied(adding(Attribute("offset", unknown)))
+    manager, _ = apply_all(adding(Attribute("offset", unknown)))
     assert cache.Cache().offset is None
     assert not manager.failures
 
@@ -629,14 +629,14 @@ def refuses(value):
 
 
 @pytest.mark.parametrize(
-    ("write", "security", "said"),
+    ("write", "security", "message"),
     [(refuses, True, "not here"), (refuses, False, "not here"), (breaks, True, "could not check")],
 )
-def test_attribute_can_refuse(cache, write, security, said):
-    manager, _ = applied(adding(Attribute("offset", write=write)), security=security)
+def test_attribute_can_refuse(cache, write, security, message):
+    manager, _ = apply_all(adding(Attribute("offset", write=write)), security=security)
     made = cache.Cache.__new__(cache.Cache)
     for _ in range(5):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             made.offset = 1
     assert "offset" not in vars(made)
     assert not manager.withdrawn
@@ -644,7 +644,7 @@ def test_attribute_can_refuse(cache, write, security, said):
 
 
 def test_strict_attribute_raises(cache):
-    applied(adding(Attribute("offset", breaks)), strict=True)
+    apply_all(adding(Attribute("offset", breaks)), strict=True)
     made = cache.Cache()
     with pytest.raises(ValueError, match="on purpose"):
         made.offset  # noqa: B018
@@ -652,21 +652,21 @@ def test_strict_attribute_raises(cache):
 
 def test_plain_reader_is_native(cache):
     read = Attribute("offset", write=int)
-    applied(adding(read))
+    apply_all(adding(read))
     assert vars(cache.Cache)["offset"] is read
     assert isinstance(read.fget, functools.partial)
 
 
 def test_unguarded_reader_costs_one_call(cache):
     read = Attribute("offset", unknown, guarded=False)
-    applied(adding(read))
+    apply_all(adding(read))
     assert read.fget is unknown
     assert cache.Cache().offset is None
 
 
 def test_default_of_instance_attribute(cache):
     """A value that a patch adds to a class is read in C, and leaves with the patch."""
-    manager, _ = applied(adding(0))
+    manager, _ = apply_all(adding(0))
     assert vars(cache.Cache)["offset"] == cache.Cache.__new__(cache.Cache).offset == 0
     manager.restore()
     assert "offset" not in vars(cache.Cache)
@@ -679,7 +679,7 @@ def fail_once(cache):
 
 
 def test_restore_resets_failures(cache):
-    manager, patch = applied(target("Cache.update", factory=around(twice)))
+    manager, patch = apply_all(target("Cache.update", factory=around(twice)))
     fail_once(cache)
     assert statuses(manager.apply(patch)) == ["failed"]
     assert cache.Cache().update(1) == 1
@@ -702,7 +702,7 @@ def test_later_import_keeps_withdrawal(fake):
 
 def test_held_replacement_calls_original(cache):
     """A closure or a list keeps the replacement, which calls the original after a withdrawal."""
-    manager, _ = applied(target("Cache.update", factory=around(twice)), target("attend"))
+    manager, _ = apply_all(target("Cache.update", factory=around(twice)), target("attend"))
     held, method = cache.attend, cache.Cache.update
 
     @functools.wraps(held)
@@ -726,10 +726,10 @@ def test_only_failing_patch_is_skipped(cache, fails, security):
         )
         for id_ in ("under", "over")
     ]
-    manager = stacked(*patches)
+    manager = apply_patches(*patches)
     assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
-    said = {outcome.patch: outcome.status for outcome in manager.status()}
-    assert said == {"under": "applied", "over": "applied"} | {fails: "failed"}
+    found = {outcome.patch: outcome.status for outcome in manager.status()}
+    assert found == {"under": "applied", "over": "applied"} | {fails: "failed"}
     manager.restore()
     assert cache.attend(1) == 2
 
@@ -741,7 +741,7 @@ def test_concurrent_failures_log_once(cache, caplog):
         together.wait(10)
         raise ValueError("on purpose")
 
-    manager = layered(failing)
+    manager = apply_layer(failing)
     attend, found = cache.attend, []
     in_threads([lambda: found.append(attend(1))] * 8)
     assert found == [2] * 8
@@ -753,7 +753,7 @@ def test_error_message_is_escaped_and_cut(cache, caplog):
     def hostile(original, x):
         raise ValueError("\x1b[31mred\x07\r\nERROR a line of its own\n" + "A" * 100_000)
 
-    manager = layered(hostile)
+    manager = apply_layer(hostile)
     cache.attend(1)
     assert "\x1b" not in caplog.text
     assert len(caplog.text) < 1000
@@ -774,7 +774,7 @@ CHECKS = {"raises": lambda x: breaks(), "leaves": lambda x: sys.exit(3)}
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_failing_check_runs_layer(cache, check, caplog):
-    manager, _ = applied(target("attend", when=CHECKS[check]))
+    manager, _ = apply_all(target("attend", when=CHECKS[check]))
     assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
     assert manager.failures["fix"].count == 4
     assert "fix failed in this call of fake_lm.cache:attend; the patch ran without its check" in (
@@ -785,7 +785,7 @@ def test_failing_check_runs_layer(cache, check, caplog):
 
 def test_unwrapping_gives_original(cache):
     original = vars(cache.Cache)["update"]
-    manager, _ = applied("Cache.update")
+    manager, _ = apply_all("Cache.update")
     assert cache.Cache.update.__wrapped__ is original
     cache.Cache.update = cache.Cache.update.__wrapped__
     assert statuses(manager.status()) == ["lost"]
@@ -800,10 +800,10 @@ def test_factory_sees_original(cache):
         own = inspect.unwrap(original)
         seen.append((own.__globals__, inspect.signature(original), original.__name__))
         seen.append(own)
-        return around(marked)(original)
+        return around(mark_result)(original)
 
     original = cache.attend
-    applied(target("attend", factory=factory))
+    apply_all(target("attend", factory=factory))
     assert seen[0] == (vars(cache), inspect.signature(original), "attend")
     assert seen[0][0] is vars(cache)
     assert seen[1] is original
@@ -820,7 +820,7 @@ def test_wrapper_below_gets_instance(cache):
         return wrapped(*args, **kwargs)
 
     cache.Cache.update = below = theirs(vars(cache.Cache)["update"])
-    manager, _ = applied("Cache.update")
+    manager, _ = apply_all("Cache.update")
     made = cache.Cache()
     assert made.update(2) == ("patched", 2)
     assert seen == [made]
@@ -834,7 +834,7 @@ def test_static_method_has_no_instance(cache):
         return wrapped(*args, **kwargs)
 
     cache.Cache.twice = staticmethod(theirs(cache.Cache.twice))
-    manager, _ = applied("Cache.twice")
+    manager, _ = apply_all("Cache.twice")
     assert cache.Cache.twice(n=2) == ("patched", 4)
     manager.restore()
 
@@ -843,7 +843,7 @@ def test_failed_withdrawal_switches_patch_off(cache, monkeypatch):
     def refuse(site, value):
         raise TypeError("frozen")
 
-    manager, _ = applied("attend", target("Cache.update", factory=around(twice)))
+    manager, _ = apply_all("attend", target("Cache.update", factory=around(twice)))
     monkeypatch.setattr(Site, "_set_attribute", refuse)
     fail_once(cache)
     assert cache.attend(1) == 2
@@ -854,7 +854,7 @@ def test_failed_withdrawal_switches_patch_off(cache, monkeypatch):
 def test_errors_keep_no_cache_alive(cache, monkeypatch):
     # pytest keeps log records, which hold tracebacks.
     monkeypatch.setattr(logging.getLogger("mlx_patches"), "disabled", True)
-    applied(target("Cache.update", factory=EARLY))
+    apply_all(target("Cache.update", factory=EARLY))
     made = cache.Cache()
     gone = weakref.ref(made)
     gc.disable()
@@ -866,7 +866,7 @@ def test_errors_keep_no_cache_alive(cache, monkeypatch):
         gc.enable()
 
 
-def named(original, change, broken, *args):
+def plumb(original, change, broken, *args):
     """The plumbing of a verb: patches differ in the function that they name."""
     if broken == "plumbing":
         raise ValueError("in the plumbing")
@@ -887,31 +887,31 @@ class Verb:
         self.given = given
 
     def run(self, *args):
-        return named(*self.given, *args)
+        return plumb(*self.given, *args)
 
     __call__ = run
 
 
 def in_closure(*given):
     def call(*args):
-        return named(*given, *args)
+        return plumb(*given, *args)
 
     return call
 
 
-def compiled(*given):
-    scope = {"given": given, "named": named, "__name__": __name__}
-    exec("def call(*args):\n    return named(*given, *args)", scope)
+def compile_verb(*given):
+    scope = {"given": given, "plumb": plumb, "__name__": __name__}
+    exec("def call(*args):\n    return plumb(*given, *args)", scope)
     return scope["call"]
 
 
 FORMS = {
-    "partial": lambda *given: functools.partial(named, *given),
-    "partial of a partial": lambda *given: functools.partial(around(named)(given[0]), *given[1:]),
+    "partial": lambda *given: functools.partial(plumb, *given),
+    "partial of a partial": lambda *given: functools.partial(around(plumb)(given[0]), *given[1:]),
     "closure": in_closure,
     "method": lambda *given: Verb(*given).run,
     "object": Verb,
-    "compiled": compiled,
+    "compiled": compile_verb,
 }
 
 
@@ -933,7 +933,7 @@ def test_failing_layer_is_blamed_among_equal_code(cache, form, fails, name, brok
     patches = [
         patch_of(target(name, factory=factory(id_)), id=id_) for id_ in ("under", "middle", "over")
     ]
-    manager = stacked(*patches)
+    manager = apply_patches(*patches)
     call, expected = kinds(cache)[name]
     assert [call() for _ in range(3)] == [expected] * 3
     assert {id_: failures.count for id_, failures in manager.failures.items()} == {fails: 3}
@@ -1002,11 +1002,11 @@ def reads_after(load, name):
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("security", [False, True])
-@pytest.mark.parametrize("wrapper", [marked, reads_first, reads_after])
+@pytest.mark.parametrize("wrapper", [mark_result, reads_first, reads_after])
 def test_release_error_is_no_failure(loader, wrapper, security, strict):
     """Not even one that a library raises from another error, nor below another function."""
     targets = [target(name, "fake_lm.loader", around(wrapper)) for name in ("load", "nested")]
-    manager, _ = applied(*targets, security=security, strict=strict)
+    manager, _ = apply_all(*targets, security=security, strict=strict)
     for _ in range(6):
         for call in (loader.load, loader.nested):
             with pytest.raises(sys.modules["fake_hub"].NotFound) as raised:
@@ -1017,7 +1017,7 @@ def test_release_error_is_no_failure(loader, wrapper, security, strict):
 
 
 def test_error_before_original_is_failure(loader):
-    manager, _ = applied(
+    manager, _ = apply_all(
         target("load", "fake_lm.loader", around(lambda load, name: reads_first(load, "gone")))
     )
     assert loader.load("there") == "there"
@@ -1026,7 +1026,7 @@ def test_error_before_original_is_failure(loader):
 
 def test_library_error_is_layer_failure(loader):
     hub = sys.modules["fake_hub"]
-    manager, _ = applied(
+    manager, _ = apply_all(
         target("load", "fake_lm.loader", around(lambda load, name: hub.fetch("gone"))),
         security=True,
     )
@@ -1044,8 +1044,8 @@ def test_failure_at_inner_site_blames_its_patch(loader):
     guilty = patch_of(
         target("read_config", "fake_lm.loader", around(twice_then_fails)), id="guilty"
     )
-    innocent = patch_of(target("load", "fake_lm.loader", around(marked)), id="innocent")
-    manager = stacked(guilty, innocent)
+    innocent = patch_of(target("load", "fake_lm.loader", around(mark_result)), id="innocent")
+    manager = apply_patches(guilty, innocent)
     with pytest.raises(ValueError, match="below"):
         loader.load("there")
     assert {*manager.failures} == {"guilty"}
@@ -1057,7 +1057,7 @@ def test_passed_on_none_is_no_failure(cache):
         patch_of(target("attend", factory=around(layer)), id=id_)
         for id_, layer in {"under": lambda attend, x: None, "over": lambda f, x: f(x)}.items()
     ]
-    manager = stacked(*patches)
+    manager = apply_patches(*patches)
     assert cache.attend(1) == 2
     assert {*manager.failures} == {"under"}
     manager.restore()
@@ -1114,6 +1114,6 @@ def test_status_and_audit_report_failures(fake, monkeypatch):
     (outcome,) = mlx_patches.status()
     assert outcome.status == "failed"
     report = mlx_patches.audit()
-    said = "it failed in 3 calls, last: ValueError: too early in fake_lm.cache:attend"
-    assert any(line.endswith(said) for line in report.findings)
+    message = "it failed in 3 calls, last: ValueError: too early in fake_lm.cache:attend"
+    assert any(line.endswith(message) for line in report.findings)
     assert report.exit_code() == 1

@@ -33,7 +33,7 @@ def server(fake):
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "finding"),
+    ("status", "advice", "finding"),
     [
         ("disabled", "1 defect to repair in this environment: mlx-patches enable --host", True),
         ("applied", "nothing to do; active patches: 1", False),
@@ -43,10 +43,10 @@ def server(fake):
         ("conflict", "enabling does not repair fix: see the reasons (-v)", True),
     ],
 )
-def test_advice_is_one_line(server, status, said, finding):
+def test_advice_is_one_line(server, status, advice, finding):
     server()
     found = report(outcome(status))
-    assert found.advice.startswith(f"their-server 1.2: {said}")
+    assert found.advice.startswith(f"their-server 1.2: {advice}")
     assert "\n" not in found.advice
     assert found.finding is finding
 
@@ -64,7 +64,7 @@ def test_advice_lists_what_enable_repairs(server):
 
 
 @pytest.mark.parametrize(
-    ("enabled_for", "said", "status"),
+    ("enabled_for", "advice", "status"),
     [
         ("", "1 defect to repair in this environment: mlx-patches enable --host", "disabled"),
         ("their_server", "nothing to do; active patches: 1", "pending"),
@@ -76,12 +76,12 @@ def test_advice_lists_what_enable_repairs(server):
         ),
     ],
 )
-def test_advice_on_enabled_host(server, monkeypatch, enabled_for, said, status):
+def test_advice_on_enabled_host(server, monkeypatch, enabled_for, advice, status):
     server()
     monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
     monkeypatch.setattr(started, "host", enabled_for)
     audit = mlx_patches.audit(host="their-server")
-    assert audit.host_report.advice.startswith(f"their-server 1.2: {said}")
+    assert audit.host_report.advice.startswith(f"their-server 1.2: {advice}")
     assert [o.status for o in audit.outcomes if o.patch == "fix"] == [status]
     assert audit.active is bool(enabled_for)
 

@@ -137,7 +137,7 @@ def evidence(tmp_path, monkeypatch):
     outside.read_images.cache_clear()
 
 
-def judged(config=None, family="gemma4"):
+def judge_model(config=None, family="gemma4"):
     measured = Measured({"without": {}}, pictures=outside.pictures("mlx-vlm 9.9", family))
     return verdict.judge(measured, "mlx-vlm", "9.9", family, config=config)
 
@@ -147,16 +147,16 @@ def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
     own = json.loads(file.read_text()) | {"outside": "transformers 9.10"}
     own["without"]["gemma4"]["model"] = own["with"]["gemma4"]["model"] = "r"
     file.with_name("mlx-vlm-9.9-transformers-9.10.json").write_text(json.dumps(own))
-    assert not judged().fails_on_images(ACTIVE)
+    assert not judge_model().fails_on_images(ACTIVE)
     outside.read_images.cache_clear()
     installed = distributions.Installed("transformers", "9.10")
     monkeypatch.setattr(distributions, "find", lambda _: installed)
-    assert [cell.name for cell in judged().fails_on_images(ACTIVE)] == ["model"]
-    assert judged().as_dict(IDLE)["images_solo"]["held_against"] == "transformers 9.10"
+    assert [cell.name for cell in judge_model().fails_on_images(ACTIVE)] == ["model"]
+    assert judge_model().as_dict(IDLE)["images_solo"]["held_against"] == "transformers 9.10"
 
 
 @pytest.mark.parametrize(
-    ("config", "said", "code"),
+    ("config", "expected", "code"),
     [
         (None, "", 2),
         ({"text_config": {}}, "", 2),
@@ -173,12 +173,12 @@ def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
         ),
     ],
 )
-def test_config_decides_on_images(evidence, config, said, code):
-    one = judged(config)
-    assert verdict.of_images(one, IDLE) == said and one.exit_code(IDLE) == code
+def test_config_decides_on_images(evidence, config, expected, code):
+    one = judge_model(config)
+    assert verdict.of_images(one, IDLE) == expected and one.exit_code(IDLE) == code
     assert verdict.of_images(one, ACTIVE) == "" and one.exit_code(ACTIVE) == 2
-    assert verdict.headline(one, IDLE).endswith(said)
-    assert bool(one.as_dict(IDLE)["images_solo"]["wrong_here"]) is bool(said)
+    assert verdict.headline(one, IDLE).endswith(expected)
+    assert bool(one.as_dict(IDLE)["images_solo"]["wrong_here"]) is bool(expected)
 
 
 @pytest.fixture
@@ -191,10 +191,10 @@ def half():
 
 
 def test_images_that_were_not_measured_with_the_patches(half):
-    said = "gives wrong answers to images, not measured with the patches"
-    assert verdict.of_images(half, IDLE) == said and half.exit_code(IDLE) == 1
-    said = "with images was not measured with the patches"
-    assert verdict.of_images(half, ACTIVE) == said and half.exit_code(ACTIVE) == 2
+    expected = "gives wrong answers to images, not measured with the patches"
+    assert verdict.of_images(half, IDLE) == expected and half.exit_code(IDLE) == 1
+    expected = "with images was not measured with the patches"
+    assert verdict.of_images(half, ACTIVE) == expected and half.exit_code(ACTIVE) == 2
     images = half.as_dict(ACTIVE)["images_solo"]
     assert images["not_measured_here"] == images["wrong"] == ["model"]
     assert not images["wrong_with_patches"] and not images["wrong_here"]
@@ -218,16 +218,16 @@ def test_mark_is_a_path_or_a_value(mark, config, is_saved):
 
 
 def test_missing_image_patch_counts(evidence):
-    one = judged({"both": "vision"})
+    one = judge_model({"both": "vision"})
     assert "of-blocks" in one.patches
     assert one.fails_on_images(PatchState(True, frozenset({"of-blocks"})))
 
 
 def test_audit_names_why_images_were_not_compared(evidence):
-    one = judged(family="molmo")
+    one = judge_model(family="molmo")
     images = one.as_dict(IDLE)["images_solo"]
     assert images["not_compared"] == "transformers has no model of this type"
-    assert not images["stages"] and judged(family="llama").as_dict(IDLE)["images_solo"] is None
+    assert not images["stages"] and judge_model(family="llama").as_dict(IDLE)["images_solo"] is None
 
 
 def row(name, verdict, detail="", patched=False):

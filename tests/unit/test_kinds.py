@@ -12,7 +12,7 @@ import pytest
 
 from mlx_patches.core.patch import around
 
-from .conftest import applied, load, target
+from .conftest import apply_all, load, target
 
 SOURCE = '''
 LOG = []
@@ -177,7 +177,7 @@ def test_generator_names(kinds, layer):
 def compare(kinds, name, layer, run):
     right = [run(vars(kinds)[name]), [*kinds.LOG]]
     kinds.LOG.clear()
-    manager, _ = applied(target(name, "fake_lm.kinds", around(layer)))
+    manager, _ = apply_all(target(name, "fake_lm.kinds", around(layer)))
     try:
         assert [run(vars(kinds)[name]), kinds.LOG] == right
         assert bool(manager.failures) == (
@@ -188,7 +188,7 @@ def compare(kinds, name, layer, run):
 
 
 def test_generator_is_lazy(kinds):
-    manager, _ = applied(target("numbers", "fake_lm.kinds", around(fails)))
+    manager, _ = apply_all(target("numbers", "fake_lm.kinds", around(fails)))
     made = kinds.numbers(1)
     assert inspect.getgeneratorstate(made) == inspect.GEN_CREATED
     assert not manager.failures
@@ -250,7 +250,7 @@ async def async_names(function):
     return [made.__name__, made.__qualname__, inspect.isasyncgen(made), made.ag_running]
 
 
-async def left(function):
+async def leave(function):
     """A client reads one event and leaves."""
     source = load("fake_lm.kinds").stream(9)
     made = function(source, 5)
@@ -258,7 +258,7 @@ async def left(function):
     return [*found, await anext(source, "closed")]
 
 
-async def ended(function):
+async def exhaust_stream(function):
     return [[one async for one in function(load("fake_lm.kinds").stream(2), 5)]]
 
 
@@ -277,7 +277,7 @@ class Iterator:
 
 
 def test_own_async_iterator(kinds):
-    applied(target("stream", "fake_lm.kinds", around(lambda released, n: Iterator("ab"))))
+    apply_all(target("stream", "fake_lm.kinds", around(lambda released, n: Iterator("ab"))))
     assert asyncio.run(async_exhaust(kinds.stream)) == [["a", "b"]]
 
     async def throw():
@@ -290,7 +290,7 @@ def test_own_async_iterator(kinds):
     assert asyncio.run(throw()) == "a"
 
 
-async def awaited(function):
+async def await_call(function):
     return [await function(3, start=5)]
 
 
@@ -300,14 +300,14 @@ async def failing(function):
     return []
 
 
-async def unawaited(function):
+async def leave_unawaited(function):
     made = function(3)
     found = [inspect.getcoroutinestate(made), made.__name__, made.__qualname__]
     made.close()
     return found
 
 
-async def cancelled(function):
+async def cancel(function):
     task = asyncio.ensure_future(function(3))
     await asyncio.sleep(0)
     task.cancel()
@@ -321,8 +321,8 @@ ASYNC = {
         *(async_exhaust, async_send, async_throw, async_close, async_cancel, async_drop),
         async_names,
     ],
-    "guard": [left, ended],
-    "wait": [awaited, failing, unawaited, cancelled],
+    "guard": [leave, exhaust_stream],
+    "wait": [await_call, failing, leave_unawaited, cancel],
 }
 
 
@@ -345,7 +345,7 @@ def test_arguments_are_not_kept(kinds, name):
         del n
         return released(1)
 
-    applied(target(name, "fake_lm.kinds", around(layer)))
+    apply_all(target(name, "fake_lm.kinds", around(layer)))
     argument = Argument()
     gone = weakref.ref(argument)
     made = vars(kinds)[name](argument)
@@ -395,7 +395,7 @@ def test_inspection(kinds, name, layer):
         }
 
     before = look()
-    manager, _ = applied(target(name, "fake_lm.kinds", around(layer)))
+    manager, _ = apply_all(target(name, "fake_lm.kinds", around(layer)))
     assert vars(kinds)[name] is not released
     assert look() == before
     manager.restore()

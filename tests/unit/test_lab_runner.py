@@ -46,7 +46,7 @@ def row(family="mlx-lm:llama", patched=False, scenario="left-padded", verdict="g
     return Row("mlx-lm 1.0", family, patched, scenario, verdict, setup=task().setup)
 
 
-def seen(rows):
+def verdicts_of(rows):
     return {row.scenario: row.verdict for row in rows}
 
 
@@ -57,11 +57,11 @@ def test_each_cell_is_a_row(child):
     child("say('left-padded', 'red', 'differs', 0.5); say('extend', 'n/a'); say('filter')")
     rows = runner.measure(task(patched=True))
     assert rows[0] == replace(row(patched=True, verdict="red"), detail="differs", figure=0.5)
-    assert seen(rows) == {"left-padded": "red", "extend": "n/a", "filter": "green"}
+    assert verdicts_of(rows) == {"left-padded": "red", "extend": "n/a", "filter": "green"}
     child("say('build', 'not-built', 'needs a kernel', None)")
-    assert seen(runner.measure(task())) == {"build": "not-built"}
+    assert verdicts_of(runner.measure(task())) == {"build": "not-built"}
     child("print('Fetching 3 files'); print('[1]'); print('{}'); print(3)" + ALL)
-    assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
+    assert verdicts_of(runner.measure(task())) == dict.fromkeys(NAMES, "green")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_rows_of_other_device_do_not_count(child, tmp_path, monkeypatch):
         rows = [row(scenario=name, verdict="red").as_dict() | {"device": device} for name in NAMES]
         out.write_text("".join(json.dumps(one) + "\n" for one in rows))
         child(ALL)
-        assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, expected)
+        assert verdicts_of(runner.run([task()], out=out)) == dict.fromkeys(NAMES, expected)
 
 
 def test_second_run_adds_missing_rows(child, tmp_path):
@@ -158,7 +158,7 @@ def test_rows_of_other_run_do_not_count(child, tmp_path, other):
     rows = [row(scenario=name).as_dict() | other | {"verdict": "red"} for name in NAMES]
     out.write_text("".join(json.dumps(one) + "\n" for one in rows))
     child(ALL)
-    assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, "green")
+    assert verdicts_of(runner.run([task()], out=out)) == dict.fromkeys(NAMES, "green")
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_family_that_did_not_run_is_run_again(child, tmp_path, verdict, detail):
     out.write_text(json.dumps(kept) + "\n")
     child(ALL)
     expected = dict.fromkeys(NAMES, "green")
-    assert seen(runner.run([task()], seconds=30, out=out)) == expected
+    assert verdicts_of(runner.run([task()], seconds=30, out=out)) == expected
     child("raise SystemExit('not run again')")
-    assert seen(runner.run([task()], seconds=30, out=out)) == expected
+    assert verdicts_of(runner.run([task()], seconds=30, out=out)) == expected
 
 
 @pytest.mark.parametrize("change", ["every patch", "version", "disabled", "folder"])
@@ -216,7 +216,7 @@ def test_ended_family_is_not_run_again(child, tmp_path, ended):
     out = tmp_path / "cells.jsonl"
     out.write_text(json.dumps(row(scenario=ended, verdict="red").as_dict()) + "\n")
     child(ALL)
-    assert seen(runner.run([task()], out=out)) == {ended: "red"}
+    assert verdicts_of(runner.run([task()], out=out)) == {ended: "red"}
 
 
 def test_truncated_line_is_run_again(child, tmp_path):
@@ -425,10 +425,10 @@ def test_command_writes_evidence(two_families, released, child, tmp_path):
 
 
 def test_evidence_uses_every_patch(two_families, released, monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(runner, "measure", lambda task, **_: seen.append(task) or [])
+    tasks = []
+    monkeypatch.setattr(runner, "measure", lambda task, **_: tasks.append(task) or [])
     command("--model", "mlx-lm:llama", "--evidence", str(tmp_path / "cells.json"))
-    assert [(task.patched, task.every_patch) for task in seen] == [(False, False), (True, True)]
+    assert [(task.patched, task.every_patch) for task in tasks] == [(False, False), (True, True)]
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_evidence_needs_all_scenarios(arguments, tmp_path):
     assert "--evidence needs every scenario" in done.output
 
 
-def refused(*arguments):
+def expect_refusal(*arguments):
     done = command(*arguments)
     assert isinstance(done.exception, MlxPatchesError)
     return str(done.exception)
@@ -457,11 +457,11 @@ def test_unsuitable_evidence_does_not_run(two_families, released, child, tmp_pat
     child("raise SystemExit('it ran')")
     file = str(tmp_path / "cells.json")
     released["mlx-vlm"] = Installed("mlx-vlm", "1.0")
-    assert "add --model mlx-lm or --model mlx-vlm" in refused("--evidence", file)
+    assert "add --model mlx-lm or --model mlx-vlm" in expect_refusal("--evidence", file)
     own = ("--model", "mlx-lm", "--evidence")
-    assert "cannot be written" in refused(*own, str(tmp_path / "no" / "cells.json"))
+    assert "cannot be written" in expect_refusal(*own, str(tmp_path / "no" / "cells.json"))
     released["mlx-lm"] = Installed("mlx-lm", "1.0", commit="abc")
-    assert "installed from source" in refused(*own, file)
+    assert "installed from source" in expect_refusal(*own, file)
     assert not list(tmp_path.iterdir())
 
 

@@ -19,15 +19,15 @@ from mlx_patches.matrix.gate import Gate
 from tests.conformance import Case, Conformance
 
 from .conftest import (
-    applied,
+    apply_all,
+    apply_patches,
     load,
     manager_for,
-    marked,
+    mark_result,
     matrix_for,
     patch_of,
     registry_of,
     session_for,
-    stacked,
     statuses,
     target,
 )
@@ -253,7 +253,7 @@ def test_absent(fake, one_target, reason):
 
 
 def test_restored_is_disabled(cache):
-    manager, _ = applied("Cache.update")
+    manager, _ = apply_all("Cache.update")
     assert statuses(manager.restore()) == ["disabled"]
     assert statuses(manager.status()) == ["disabled"]
     assert one(manager.status()).reason == "restored"
@@ -319,7 +319,7 @@ OWN = "import functools\nfrom fake_lm.cache import attend\n"
 
 
 @pytest.mark.parametrize(
-    ("holder", "named"),
+    ("holder", "place"),
     [
         (OWN + "kept = functools.partial(attend, 1)", "a partial"),
         (OWN + "def f(x, using=attend): return 1", "a default argument of fake_lm.holder:f"),
@@ -327,15 +327,15 @@ OWN = "import functools\nfrom fake_lm.cache import attend\n"
         ("from fake_lm.cache import attend as look", "the module other_pk"),
     ],
 )
-def test_late_if_original_is_held(fake, cache, holder, named):
-    name = "other_pk" if "other_pk" in named else "fake_lm.holder"
+def test_late_if_original_is_held(fake, cache, holder, place):
+    name = "other_pk" if "other_pk" in place else "fake_lm.holder"
     fake.write(f"{name.replace('.', '/')}.py", holder)
     load(name)
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     assert one(manager.status()).status is Status.APPLIED  # it does not look through the heap
     outcome = one(manager.status(held_elsewhere=True))
     assert outcome.status is Status.LATE
-    assert named in outcome.reason
+    assert place in outcome.reason
     assert outcome.finding
 
 
@@ -344,14 +344,14 @@ def test_garbage_makes_no_target_late(fake, cache):
     fake.write("fake_lm/holder.py", OWN + "def make(g):\n    return lambda x: g(x)\n")
     made = [load("fake_lm.holder").make(load("fake_lm.cache").attend)]
     made.append(made)  # a cycle
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     assert one(manager.status(held_elsewhere=True)).status is Status.LATE
     del made
     assert one(manager.status(held_elsewhere=True)).status is Status.APPLIED
 
 
 def test_not_late_if_imported_after_patch(fake, cache):
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
     assert load("other_pk").look(1) == ("patched", 2)
     assert statuses(manager.status(held_elsewhere=True)) == ["applied"]
@@ -359,7 +359,7 @@ def test_not_late_if_imported_after_patch(fake, cache):
 
 @pytest.mark.parametrize("name", ["Cache.update", "attend", "Cache.state"])
 def test_lost_if_replaced(cache, name):
-    manager, patch = applied(name)
+    manager, patch = apply_all(name)
     owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
     stranger = property(lambda self: 9) if name == "Cache.state" else lambda *args: 9
     setattr(owner, attribute, stranger)
@@ -377,7 +377,7 @@ def test_lost_if_half_of_property_is_left(cache):
         return property(original.fget, lambda cache, value: None)
 
     original = vars(cache.Cache)["state"]
-    manager, _ = applied(target("Cache.state", factory=with_setter))
+    manager, _ = apply_all(target("Cache.state", factory=with_setter))
     cache.Cache.state = property(original.fget)
     assert statuses(manager.status()) == ["lost"]
 
@@ -387,11 +387,11 @@ def test_settled_target_is_not_decided_again(fake, monkeypatch):
     looked = []
     real = managers.in_process
 
-    def counted(module, target, originals):
+    def count(module, target, originals):
         looked.append(target.name)
         return real(module, target, originals)
 
-    monkeypatch.setattr(managers, "in_process", counted)
+    monkeypatch.setattr(managers, "in_process", count)
     gone, call = target("Cache.gone"), target("Model.__call__", "fake_lm.model")
     manager = manager_for(patch := patch_of(gone, call))
     assert statuses(manager.apply(patch)) == ["absent", "pending"]
@@ -412,7 +412,7 @@ def test_imported_names_are_rebound(fake, cache):
     fake.write("other_pk.py", "from fake_lm.cache import attend\n")
     renamed, other = load("fake_lm.renamed"), load("other_pk")
     original = cache.attend
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     for alias in (cache.attend, model.attend, renamed.look, other.attend):
         assert alias is cache.attend is not original
     assert model.Model()(1) == ("patched", 2)
@@ -426,7 +426,7 @@ def test_unrelated_names_are_kept(fake, cache):
     fake.write("other_pk.py", "def attend(x): return x\n")
     other = load("other_pk")
     theirs = other.attend
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     manager.restore()
     assert other.attend is theirs
 
@@ -434,7 +434,7 @@ def test_unrelated_names_are_kept(fake, cache):
 def test_aliases_follow_reapplied_patch(fake, cache):
     model = load("fake_lm.model")
     original = cache.attend
-    manager, patch = applied("attend")
+    manager, patch = apply_all("attend")
     cache.attend = original
     manager.apply(patch)
     assert model.attend is cache.attend is not original
@@ -490,15 +490,15 @@ def test_interrupted_session_finishes_pass(fake, cache):
     assert model.attend is cache.attend is original
 
 
-def named(word):
+def name_call(word):
     return around(lambda original, *args: (word, original(*args)))
 
 
 @pytest.fixture
 def two(cache):
-    first = patch_of(target("attend", factory=named("first")), id="first")
-    second = patch_of(target("attend", factory=named("second")), id="second")
-    return stacked(first, second)
+    first = patch_of(target("attend", factory=name_call("first")), id="first")
+    second = patch_of(target("attend", factory=name_call("second")), id="second")
+    return apply_patches(first, second)
 
 
 def test_two_patches_are_undone_in_reverse(cache, two):
@@ -515,7 +515,7 @@ def test_either_patch_can_be_toggled(cache, two, word):
     assert cache.attend is live
     assert cache.attend(1) == (other, 2)
     assert {o.patch: str(o.status) for o in two.status()} == {word: "disabled", other: "applied"}
-    two.apply(patch_of(target("attend", factory=named(word)), id=word))
+    two.apply(patch_of(target("attend", factory=name_call(word)), id=word))
     assert cache.attend is live
     assert cache.attend(1) == ("second", ("first", 2))
     two.restore()
@@ -532,7 +532,7 @@ def test_removed_layer_below_replacement(cache, two):
 
 def test_registry_order(cache):
     original = cache.attend
-    patches = [patch_of(target("attend", factory=named(w)), id=w) for w in ("first", "second")]
+    patches = [patch_of(target("attend", factory=name_call(w)), id=w) for w in ("first", "second")]
     registry = registry_of(*patches)
     manager = Manager(Gate(matrix_for(*patches)), registry)
     for patch in reversed(patches):
@@ -544,22 +544,22 @@ def test_registry_order(cache):
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])
 def test_closure_around_ours_stays(cache, name):
-    manager, patch = applied(name)
+    manager, patch = apply_all(name)
     owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
     live = vars(owner)[attribute]
     theirs = closure_around(live)
     setattr(owner, attribute, theirs)
-    before = called(cache, name)
+    before = call_function(cache, name)
     assert statuses(manager.restore()) == ["disabled"]
     assert vars(owner)[attribute] is theirs
-    assert called(cache, name) != before
+    assert call_function(cache, name) != before
     assert statuses(manager.apply(patch)) == ["applied"]
     assert vars(owner)[attribute] is theirs
-    assert called(cache, name) == before
+    assert call_function(cache, name) == before
     manager.restore()
 
 
-def called(cache, name):
+def call_function(cache, name):
     made = cache.Cache()
     calls = {
         "Cache.update": lambda: made.update(1),
@@ -584,7 +584,7 @@ def closure_around(obj):
 
 
 def test_two_wrappers_around_ours(cache):
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     cache.attend = wrapt.FunctionWrapper(closure_around(cache.attend), lambda f, _, a, k: f(*a))
     assert cache.attend(1) == ("patched", 2)
     assert statuses(manager.restore()) == ["disabled"]
@@ -600,7 +600,7 @@ def test_two_wrappers_around_ours(cache):
 )
 def test_replacement_is_named_by_its_code(cache, wrap, name):
     original = cache.attend
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     cache.attend = wrap(original)
     assert one(manager.status()).reason.endswith(f"was replaced by tests.unit.test_manager:{name}")
 
@@ -611,14 +611,14 @@ def their_wrapper(wrapped, instance, args, kwargs):
 
 def test_opaque_wrapper_is_loss(cache):
     """Without ``__wrapped__`` it is unknown whether the patched function is still called."""
-    manager, _ = applied("attend")
+    manager, _ = apply_all("attend")
     ours = cache.attend
     cache.attend = lambda x: ours(x)
     assert statuses(manager.status()) == ["lost"]
 
 
 def test_wrapped_added_attribute_stays(cache):
-    manager, _ = applied(adding("Cache.extra", factory=lambda o: Attribute("extra")))
+    manager, _ = apply_all(adding("Cache.extra", factory=lambda o: Attribute("extra")))
     ours = vars(cache.Cache)["extra"]
     theirs = wrapt.FunctionWrapper(ours, lambda inner, instance, args, kwargs: inner())
     cache.Cache.extra = theirs
@@ -649,7 +649,7 @@ def test_strict_raises_only_for_findings(cache, rule, raises):
 
 def test_around_keeps_metadata(cache):
     original = cache.attend
-    replacement = around(marked)(original)
+    replacement = around(mark_result)(original)
     assert replacement.__wrapped__ is original
     assert (replacement.__name__, replacement.__module__) == ("attend", "fake_lm.cache")
 

@@ -6,8 +6,8 @@ RAISED = "does not load: TypeError: no rope_theta"
 
 def row(name, verdict="green", detail="equal", patched=False, family="llama"):
     scenario = f"reference:{name}" if name else "reference"
-    said = {"family": f"mlx-lm:{family}", "scenario": scenario, "verdict": verdict}
-    return {**said, "detail": detail, "patched": patched}
+    fields = {"family": f"mlx-lm:{family}", "scenario": scenario, "verdict": verdict}
+    return {**fields, "detail": detail, "patched": patched}
 
 
 ROWS = [

@@ -26,7 +26,7 @@ def write(site):
     return write
 
 
-def found(family="a"):
+def find_branches(family="a"):
     return modules.metal_branches(PACKAGE, family)
 
 
@@ -67,36 +67,36 @@ def test_metal_branches(write, text, expected):
     write("kernel", KERNEL)
     write("between", "from .kernel import step\ndef again(x):\n    return step(x)")
     write("a", ASKED + text)
-    assert found() == ((expected,) if expected else ())
+    assert find_branches() == ((expected,) if expected else ())
 
 
 def test_processors_are_not_the_model(site, write):
     site.write("mlx_lm/models/a/__init__.py", "from .language import Model\n")
     site.write("mlx_lm/models/a/language.py", "class Model:\n    pass\n")
     site.write("mlx_lm/models/a/processing_a.py", KERNEL)
-    assert found() == ()
+    assert find_branches() == ()
     site.write("mlx_lm/models/a/vision.py", KERNEL)
     modules._read.cache_clear()
-    assert found() == ("a.vision",)
+    assert find_branches() == ("a.vision",)
 
 
 def test_engine_is_not_the_model(site, write):
     site.write("mlx_lm/generate.py", KERNEL)
     write("a", "from ..generate import step\ndef f(x):\n    return step(x)")
-    assert found() == ()
+    assert find_branches() == ()
 
 
 def test_circular_modules(write):
     write("a", "from .b import g\ndef f():\n    g()")
     write("b", "from .a import f, h\ndef g():\n    f()\n    h()")
-    assert found() == ()
+    assert find_branches() == ()
 
 
 def test_invalid_or_missing_file(write):
     write("a", "from .gone import f\nfrom .broken import g\ndef h():\n    f(g())")
     write("broken", "def (")
-    assert found() == ()
-    assert found("nothing") == ()
+    assert find_branches() == ()
+    assert find_branches("nothing") == ()
 
 
 def test_every_set_was_read():
@@ -120,9 +120,9 @@ def test_screen_names_metal_branches():
     plain = judge(Measured(evidence), "mlx-lm", "0.32.2", "qwen3")
     assert branch.measured.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
-    said = "Measured on a CPU and CUDA; it has Metal-only code."
+    first = "Measured on a CPU and CUDA; it has Metal-only code."
     run = "emulated on a CPU."
-    assert screen.describe_places(report_of(branch)).splitlines() == [said, f"That code was {run}"]
+    assert screen.describe_places(report_of(branch)).splitlines() == [first, f"That code was {run}"]
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.describe_places(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
@@ -131,4 +131,4 @@ def test_screen_names_metal_branches():
     one = "Measured on a CPU and CUDA; 1 family has Metal-only code."
     assert both.splitlines() == [one, f"1 of them was {run}"]
     assert screen.describe_places(report_of(plain, model="")) == places
-    assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
+    assert all(len(text) <= screen.WIDTH for text in (first, *both.splitlines(), places))

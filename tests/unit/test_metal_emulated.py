@@ -55,13 +55,13 @@ def test_missing_compiler_is_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(library.platform, "machine", lambda: "x86_64")
-    said = "metal-emulated compiles kernels as C++, and no compiler is here: install g++"
-    assert library.missing() == said
-    with pytest.raises(NotRun, match=re.escape(said)):
+    message = "metal-emulated compiles kernels as C++, and no compiler is here: install g++"
+    assert library.missing() == message
+    with pytest.raises(NotRun, match=re.escape(message)):
         library.load("", "k")
     done = CliRunner().invoke(cli, ["lab", "--device", METAL_EMULATED])
     # The command's `main` prints it as one line and exits with 2.
-    assert (type(done.exception), str(done.exception)) == (MlxPatchesError, said)
+    assert (type(done.exception), str(done.exception)) == (MlxPatchesError, message)
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ GREEN, RED, NONE = (Cell(verdict, "said") for verdict in ("green", "red", "n/a")
 )
 def test_cell_includes_kernel_results(journal, noted, before, verdict, detail):
     journal.launched["mlx_lm.models.ssm:58"] = 3
-    for kind, said in noted.items():
-        getattr(journal, kind)[said] = None
+    for kind, message in noted.items():
+        getattr(journal, kind)[message] = None
     cell, facts = child.of_kernels(before)
     assert (cell.verdict, cell.detail) == (verdict, detail)
     assert facts == {"kernels": "mlx_lm.models.ssm:58"}

@@ -37,7 +37,7 @@ def test_few_ids(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{", "not valid JSON"),
         ("[1]", "not a JSON object"),
@@ -46,11 +46,11 @@ def test_few_ids(tmp_path):
         ({"eos_token_id": [1, 2.5]}, "eos_token_id is [1, 2.5]"),
     ],
 )
-def test_broken_generation_config(tmp_path, content, said):
+def test_broken_generation_config(tmp_path, content, message):
     write(tmp_path, config={"model_type": "x", "eos_token_id": 7}, generation_config=content)
     ids, problem = model_files.stop_ids(tmp_path)
     assert ids == {"config.json": [7]}
-    assert said in problem
+    assert message in problem
     assert "generation_config.json" in problem
     assert len(problem.splitlines()) == 1
 

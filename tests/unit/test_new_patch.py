@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import finished
+from .conftest import run_command
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -45,7 +45,7 @@ def start(tmp_path):
         shutil.copy(file, tmp_path / "tools")
 
     def run(*words):
-        return finished([sys.executable, *words], tmp_path, PYTHONPATH=str(tmp_path))
+        return run_command([sys.executable, *words], tmp_path, PYTHONPATH=str(tmp_path))
 
     return run
 
@@ -63,12 +63,12 @@ def test_new_files_fail_until_they_are_filled_in(start, tmp_path):
 
 
 def test_wrong_ids_and_taken_names_are_one_line(start, tmp_path):
-    for words, said in (
+    for words, message in (
         (("Mine", "caches"), "'Mine' is not a patch id: use two or more lower-case words"),
         (("my-patch", "nowhere"), "no folder 'nowhere' in mlx_patches/patches; there are caches"),
         (("pool-overlap", "caches"), "pool-overlap: mlx_patches/patches/caches/pool_overlap/"),
     ):
         done = start("tools/new_patch.py", *words)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert done.stderr.startswith(said)
+        assert done.stderr.startswith(message)
     assert not any((tmp_path / file).exists() for file in FILES)

@@ -70,7 +70,7 @@ OBJECTS = ('{"a": 5}', '{"full_attention": {"a": 5}}')
 RIGHT = ("null", "true", "false", "5", "[5]", '["x"]', '{"a": 5}')
 
 
-def changed(config, path, text):
+def change(config, path, text):
     result = json.loads(json.dumps(config))
     inner = result
     for key in path[:-1]:
@@ -106,7 +106,7 @@ def judge(folder):
     return codes, bool(report.unused_stops), bool(report.folder.problem)
 
 
-def judged(folder, text):
+def judge_config(folder, text):
     try:
         return judge(write(folder, text))
     except MlxPatchesError as error:
@@ -144,17 +144,17 @@ def cases(seen, folder):
             done.add(path)
             yield path, config
             # With an object in its place, other keys may be read.
-            left += [json.loads(changed(config, path, text)) for text in OBJECTS]
+            left += [json.loads(change(config, path, text)) for text in OBJECTS]
 
 
 def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
     number = 0
     for path, config in cases(seen, tmp_path):
         # What values of the right kind yield, whatever kind that is.
-        right = [judged(tmp_path, changed(config, path, text)) for text in RIGHT]
+        right = [judge_config(tmp_path, change(config, path, text)) for text in RIGHT]
         for text in ODD:
             number += 1
-            found = judged(tmp_path, changed(config, path, text))
+            found = judge_config(tmp_path, change(config, path, text))
             if isinstance(found, str):
                 assert path[-1] in found and "\n" not in found and len(found) < 600
             else:
@@ -166,7 +166,7 @@ def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
 @pytest.mark.parametrize("path", [("rope_scaling",), ("text_config",), ("layer_types",)], ids=str)
 def test_command_prints_one_line(release, tmp_path, capsys, path, text):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["audit", "-q", "--model", str(write(tmp_path, changed(LLAMA, path, text)))])
+        cli.main(["audit", "-q", "--model", str(write(tmp_path, change(LLAMA, path, text)))])
     shown = capsys.readouterr()
     assert ended.value.code in (0, 1, 2)
     assert len(shown.err.splitlines()) == (not shown.out)
@@ -183,7 +183,7 @@ def test_odd_generation_config_is_named(release, tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"hidden_size": "64"}, "hidden_size is '64', not a number"),
         ({"text_config": {"num_attention_heads": -5}}, "text_config.num_attention_heads is -5,"),
@@ -192,6 +192,6 @@ def test_odd_generation_config_is_named(release, tmp_path, text):
         ({"hidden_size": 64, "eos_token_id": [1], "num_key_value_heads": None}, ""),
     ],
 )
-def test_invalid_size_is_named(fields, said):
+def test_invalid_size_is_named(fields, message):
     found = shrink.odd_number(fields)
-    assert found.startswith(said) and bool(found) == bool(said)
+    assert found.startswith(message) and bool(found) == bool(message)

@@ -42,11 +42,11 @@ def test_pages_are_short():
 def test_pages_agree_on_patch_count():
     """One patch a defect; `mlx-patches list` shows as many. Smaller numbers are of one release."""
     count = len(catalogue.builtin().ids())
-    said = {
+    faults_of = {
         page.name: {int(n) for n in re.findall(r"(\d{3,}) (?:patches|defects)", page.read_text())}
         for page in PAGES
     }
-    assert {name: found for name, found in said.items() if found} == {
+    assert {name: found for name, found in faults_of.items() if found} == {
         "README.md": {count},
         "catalogue.md": {count},
     }

@@ -100,8 +100,8 @@ def test_invalid_evidence_is_one_line(root, text):
     file.write_text(text)
     with pytest.raises(SystemExit) as raised:
         patch_evidence.load()
-    said = str(raised.value)
-    assert said.startswith(f"{file}: not evidence of a patch") and "\n" not in said
+    message = str(raised.value)
+    assert message.startswith(f"{file}: not evidence of a patch") and "\n" not in message
 
 
 def test_every_patch_has_its_probe(monkeypatch):
@@ -122,7 +122,7 @@ def test_patches_of_one_function_have_an_order():
 
 
 @pytest.mark.parametrize(
-    ("stacked", "said"),
+    ("stacked", "message"),
     [
         ((*declarations.STACKED, "my-own"), "stacked.txt names my-own, which no folder has"),
         (
@@ -131,9 +131,9 @@ def test_patches_of_one_function_have_an_order():
         ),
     ],
 )
-def test_stale_order_is_one_line(monkeypatch, stacked, said):
+def test_stale_order_is_one_line(monkeypatch, stacked, message):
     monkeypatch.setattr(declarations, "STACKED", stacked)
-    with pytest.raises(SystemExit, match=said) as raised:
+    with pytest.raises(SystemExit, match=message) as raised:
         declarations.registry()
     assert "\n" not in str(raised.value)
 

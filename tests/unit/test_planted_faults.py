@@ -74,7 +74,7 @@ def measure_patch(**options):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([row("not-run", "No module named 'uvicorn': install it")], "install it; nothing was rec"),
         ([], "did not all end; nothing was recorded"),
@@ -83,13 +83,13 @@ def measure_patch(**options):
     ids=["a package is missing", "no rows", "other rows"],
 )
 @pytest.mark.parametrize("distinct", [False, True])
-def test_probes_that_did_not_run(evidence, monkeypatch, rows, said, distinct):
+def test_probes_that_did_not_run(evidence, monkeypatch, rows, message, distinct):
     def child(one, python, patches, *flags):
         return [row()] if "--code" in flags else rows
 
     before = evidence()
     monkeypatch.setattr(measure_matrix, "child", child)
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         measure_patch(distinct=distinct)
     assert evidence() == before
 
@@ -103,7 +103,7 @@ def test_red_code_that_is_not_applicable_now(evidence, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
         ("import time; time.sleep(60)", "not done after 2 s"),
@@ -112,12 +112,12 @@ def test_red_code_that_is_not_applicable_now(evidence, monkeypatch):
     ],
     ids=["killed", "timed out", "cut short", "disk full"],
 )
-def test_process_of_probes_that_ends(evidence, monkeypatch, script, said):
+def test_process_of_probes_that_ends(evidence, monkeypatch, script, message):
     before, run = evidence(), release_sets.run
     monkeypatch.setattr(
         release_sets, "run", lambda *_: run(Path(sys.executable), "-c", script, seconds=2)
     )
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=message):
         measure_patch()
     assert evidence() == before
 

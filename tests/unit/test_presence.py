@@ -205,23 +205,23 @@ def test_missing_disk_does_not_reach_host(folder, monkeypatch):
 
 
 @pytest.fixture
-def told(folder, fake, monkeypatch):
-    said = []
-    monkeypatch.setattr(presence.Presence, "write", lambda self, content: said.append(content))
-    monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))
-    return said
+def records(folder, fake, monkeypatch):
+    written = []
+    monkeypatch.setattr(presence.Presence, "write", lambda self, content: written.append(content))
+    monkeypatch.setattr(presence.Presence, "forget", lambda self: written.append(None))
+    return written
 
 
 @pytest.mark.parametrize("is_off", [False, True])
-def test_session_reports_patches(told, monkeypatch, is_off):
+def test_session_reports_patches(records, monkeypatch, is_off):
     if is_off:
         monkeypatch.setenv("MLX_PATCHES_PS", "0")
     monkeypatch.setattr(activation, "_session", session_for(patch_of("Cache.make", id="one")))
     mlx_patches.apply(["one"])
-    assert told == []
+    assert records == []
     load("fake_lm.cache")
     mlx_patches.restore()
-    assert [one and one["patches"] for one in told] == ([] if is_off else [["one"], None])
+    assert [one and one["patches"] for one in records] == ([] if is_off else [["one"], None])
 
 
 def test_ps(folder):

@@ -21,7 +21,7 @@ def session(monkeypatch):
     mlx_patches.restore()
 
 
-def asked(**arguments):
+def list_ids(**arguments):
     return {outcome.patch for outcome in mlx_patches.apply(**arguments, dry_run=True)}
 
 
@@ -36,13 +36,13 @@ def test_default_patches_have_profiles(session):
 
 
 def test_patches_of_each_profile(session):
-    batch, server = asked(profile="batch"), asked(profile="server")
+    batch, server = list_ids(profile="batch"), list_ids(profile="server")
     assert "caches" in areas_of(session, batch)
     assert "server" in areas_of(session, server)
     assert not batch & server
     for profile in (None, "batch,server", "batch server"):
-        assert asked(profile=profile) == batch | server
-    assert asked(profile="security") == session.registry.in_profiles(["security"])
+        assert list_ids(profile=profile) == batch | server
+    assert list_ids(profile="security") == session.registry.in_profiles(["security"])
 
 
 @pytest.mark.parametrize(("profile", "follows"), [("batch", True), ("server", False)])
@@ -53,8 +53,8 @@ def test_only_batch_follows_models(session, profile, follows):
 
 def test_profile_from_environment(session, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
-    assert asked() == asked(profile="server")
-    assert asked(profile="batch") != asked()
+    assert list_ids() == list_ids(profile="server")
+    assert list_ids(profile="batch") != list_ids()
 
 
 @pytest.mark.parametrize("name", ["", "sever", "batch,sever"])
@@ -90,13 +90,13 @@ def test_enable_and_run_write_profile(monkeypatch):
 def test_environment_outranks_enable(monkeypatch):
     from mlx_patches import auto
 
-    asked = []
-    monkeypatch.setattr(mlx_patches, "apply", lambda profile=None: asked.append(profile))
+    profiles = []
+    monkeypatch.setattr(mlx_patches, "apply", lambda profile=None: profiles.append(profile))
     monkeypatch.setattr(started, "profile", "safe")
     auto.activate()
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
     auto.activate()
-    assert asked == ["safe", None]
+    assert profiles == ["safe", None]
 
 
 def test_safe_by_default(monkeypatch):

@@ -16,7 +16,7 @@ def step(*top, scale=10.0):
     return {"top": [list(pair) for pair in top], "scale": scale}
 
 
-ALONE = [
+SOLO = [
     step((1, 9.0), (2, 5.0)),
     step((2, 8.0), (3, 1.0)),
     step((3, 7.0), (4, 6.9999)),
@@ -26,7 +26,7 @@ MOST = LEADS[FLOAT32]
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("tokens", "word"),
     [
         ([1, 2, 3, 0], SAME),
         ([1, 2, 4, 4], FLIP),  # after it the text goes another way
@@ -37,14 +37,14 @@ MOST = LEADS[FLOAT32]
         ([], WRONG),
     ],
 )
-def test_near_and_wrong_tokens(said, word):
-    assert real_judge.judge(said, ALONE, MOST).word == word
+def test_near_and_wrong_tokens(tokens, word):
+    assert real_judge.judge(tokens, SOLO, MOST).word == word
 
 
 def test_lead_decides():
-    verdict = real_judge.judge([1, 2, 4, 4], ALONE, MOST)
+    verdict = real_judge.judge([1, 2, 4, 4], SOLO, MOST)
     assert verdict.lead == pytest.approx(1e-5)
-    assert real_judge.judge([1, 2, 4, 4], ALONE, verdict.lead / 2).word == WRONG
+    assert real_judge.judge([1, 2, 4, 4], SOLO, verdict.lead / 2).word == WRONG
 
 
 def test_every_part_was_measured():

@@ -101,24 +101,24 @@ def test_old_rope_spelling(rope, old):
 WANT = [[1.0, -4.0], [2.0, 3.0], [0.5, 0.25]]
 
 
-def changed(token, value):
+def change(token, value):
     rows = copy.deepcopy(WANT)
     rows[token][0] += value
     return rows
 
 
 def test_comparison():
-    cell = reference.compare(WANT, {"": changed(1, 1e-4)})
+    cell = reference.compare(WANT, {"": change(1, 1e-4)})
     assert (cell.verdict, cell.detail) == ("green", "equal")
     assert cell.figure == pytest.approx(2.5e-5)
     got = [[*row, 9.0] for row in WANT]
     assert reference.compare(WANT, {"": got}).verdict == "green"
-    cell = reference.compare(WANT, {"": WANT, "a decode is ": changed(1, 2.0)})
+    cell = reference.compare(WANT, {"": WANT, "a decode is ": change(1, 2.0)})
     assert (cell.verdict, cell.figure) == ("red", 0.5)
     assert cell.detail == "a decode is off by 0.5 of the scale, first at token 1"
 
 
-@pytest.mark.parametrize("got", (changed(2, float("nan")), WANT[:2], [[1.0], [2.0], [0.5]], []))
+@pytest.mark.parametrize("got", (change(2, float("nan")), WANT[:2], [[1.0], [2.0], [0.5]], []))
 def test_missing_numbers_are_red(got):
     assert reference.compare(WANT, {"": got}).verdict == "red"
 

@@ -10,7 +10,7 @@ from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
-from .conftest import finished, load, matrix_for, patch_of, registry_of
+from .conftest import load, matrix_for, patch_of, registry_of, run_command
 
 
 def test_duplicate_id():
@@ -122,7 +122,7 @@ def test_unneeded_patch_is_not_imported():
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
         "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"
     )
-    assert finished([sys.executable, "-c", code]).stdout == "['mlx_patches.patches.catalogue']\n"
+    assert run_command([sys.executable, "-c", code]).stdout == "['mlx_patches.patches.catalogue']\n"
 
 
 def test_patches_are_well_formed():

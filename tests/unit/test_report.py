@@ -76,7 +76,7 @@ def test_families_and_results():
 def test_solo_defect_names_patches():
     """Not in a release with the fix, nor in one before the affected range."""
     wrong, matrix = catalogue.builtin().wrong_solo, CompatMatrix.builtin()
-    told = set()
+    seen = set()
     for name in ("mlx-lm 0.28.4", "mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.7.0"):
         distribution, version = name.split()
         one = {
@@ -91,8 +91,8 @@ def test_solo_defect_names_patches():
                 id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"
             ]
             assert cells[0]["solo"] == apply, (name, family)
-            told.add((family in wrong, bool(apply)))
-    assert told == {(True, True), (True, False), (False, False)}
+            seen.add((family in wrong, bool(apply)))
+    assert seen == {(True, True), (True, False), (False, False)}
 
 
 def test_data_is_escaped():

@@ -7,7 +7,7 @@ import pytest
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation import run
 
-from .conftest import finished, make_environment
+from .conftest import make_environment, run_command
 
 ROOT = Path(__file__).parents[2]
 ACTIVE = "import mlx_patches.activation.boot as boot; print(boot.active())"
@@ -21,7 +21,7 @@ def script(path: Path, first: str, body: str = ACTIVE) -> Path:
 
 def output(command, **environment):
     launch = run.launch([str(word) for word in command])
-    done = finished(launch.command, **{**launch.variables, **environment})
+    done = run_command(launch.command, **{**launch.variables, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -68,9 +68,9 @@ def test_relative_interpreter(tmp_path, monkeypatch):
     (site / "here.pth").write_text(f"{ROOT}\n")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    said = f"import sys; print(sys.prefix); {ACTIVE}"
-    assert output([".venv/bin/python", "-c", said]) == [str(environment), "True"]
-    host = script(tmp_path / "host", "#!.venv/bin/python", said)
+    code = f"import sys; print(sys.prefix); {ACTIVE}"
+    assert output([".venv/bin/python", "-c", code]) == [str(environment), "True"]
+    host = script(tmp_path / "host", "#!.venv/bin/python", code)
     assert output([host]) == [str(environment), "True"]
 
 
@@ -137,6 +137,6 @@ def test_unstartable_command_is_one_line(tmp_path, monkeypatch):
         run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
     python, _ = make_environment(tmp_path / "env")
     host = script(tmp_path / "host", f"#!{python}")
-    said = "mlx-patches is not installed in that command's environment"
-    with pytest.raises(MlxPatchesError, match=said):
+    code = "mlx-patches is not installed in that command's environment"
+    with pytest.raises(MlxPatchesError, match=code):
         run.launch([str(host)])

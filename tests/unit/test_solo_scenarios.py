@@ -8,7 +8,7 @@ FREE, MORE, FIRST, OTHER = [1, 2], [3, 4], [5, 6], [7, 8]
 
 
 @pytest.mark.parametrize(
-    ("drawn", "said"),
+    ("drawn", "detail"),
     [
         ([FREE, MORE, FIRST, FIRST, OTHER], ""),
         ([[1, 1], MORE, FIRST, FIRST, OTHER], "all tokens are one token"),
@@ -18,7 +18,7 @@ FREE, MORE, FIRST, OTHER = [1, 2], [3, 4], [5, 6], [7, 8]
         (ValueError("no"), "ValueError: no"),
     ],
 )
-def test_draws_are_judged(drawn, said):
+def test_draws_are_judged(drawn, detail):
     if isinstance(drawn, Exception):
 
         def raises(seed):
@@ -26,12 +26,12 @@ def test_draws_are_judged(drawn, said):
 
         drawn = draws.five(raises)
     cell = draws.compare_draws(drawn)
-    assert cell.verdict == ("red" if said else "green")
-    assert cell.detail.startswith(said)
+    assert cell.verdict == ("red" if detail else "green")
+    assert cell.detail.startswith(detail)
 
 
 @pytest.mark.parametrize(
-    ("yielded", "verdict", "said"),
+    ("yielded", "verdict", "detail"),
     [
         ([("a", "green"), ("b", "red"), ("c", "red")], "red", "2 of 3 cases: b, c"),
         ([("a", "green"), ("b", "n/a")], "green", "1 of 2 cases"),
@@ -39,7 +39,7 @@ def test_draws_are_judged(drawn, said):
         (ValueError("broken"), "red", "ValueError: broken"),
     ],
 )
-def test_release_scenario_has_worst_cell(yielded, verdict, said, monkeypatch):
+def test_release_scenario_has_worst_cell(yielded, verdict, detail, monkeypatch):
     def cells(distribution, patched):
         if isinstance(yielded, Exception):
             raise yielded
@@ -51,7 +51,7 @@ def test_release_scenario_has_worst_cell(yielded, verdict, said, monkeypatch):
         [] if isinstance(yielded, Exception) else [f"streamed:{one}" for one, _ in yielded]
     )
     assert (name, cell.verdict) == ("streamed", verdict)
-    assert cell.detail.startswith(said)
+    assert cell.detail.startswith(detail)
 
 
 WHOLE = "abcabdabeabfabgabhabiabjabk"

@@ -116,9 +116,9 @@ def test_unpatched_copy_is_reported_once(session, server, capsys, caplog, alter_
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         runpy.run_module("fake_lm.server", run_name="__main__", alter_sys=alter_sys)
     assert capsys.readouterr().out.startswith("1 __main__ 7")
-    (said,) = caplog.messages
-    assert said.startswith("mlx_patches: fake_lm.server runs as __main__ in a copy of its code")
-    assert said.endswith("; patches not in effect: 1")
+    (message,) = caplog.messages
+    assert message.startswith("mlx_patches: fake_lm.server runs as __main__ in a copy of its code")
+    assert message.endswith("; patches not in effect: 1")
     (one,) = session.status()
     assert (one.status, one.finding) == (Status.LOST, True)
 

@@ -15,7 +15,7 @@ class Response:
     state: str = ""
 
 
-def defined(responses, stops):
+def expect(responses, stops):
     """What ``cut`` passes on, each with the number of responses that were read by then."""
     held = []
     for number, response in enumerate(responses, 1):
@@ -43,16 +43,16 @@ def defined(responses, stops):
     yield from ((one, number) for one in held)
 
 
-def found(responses, stops):
+def cut(responses, stops):
     read = 0
 
-    def counted():
+    def count():
         nonlocal read
         for response in responses:
             read += 1
             yield response
 
-    for response in cut_at_stops(counted(), stops, lambda stop: None):
+    for response in cut_at_stops(count(), stops, lambda stop: None):
         yield response, read
 
 
@@ -71,7 +71,7 @@ def test_cut_equals_definition(alphabet):
             Response(word(0, 4), chance.choice([None] * 20 + ["length"]), chance.choice("nnnnnnnr"))
             for _ in range(chance.randint(0, 10))
         ]
-        assert list(found(responses, stops)) == list(defined(responses, stops)), (responses, stops)
+        assert list(cut(responses, stops)) == list(expect(responses, stops)), (responses, stops)
 
 
 def test_beginnings_are_read_lazily_and_once():

@@ -92,7 +92,7 @@ def test_unmeasured_set(place):
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "said"),
+    ("place", "name", "text"),
     [
         (("cpu", "float32"), "trim", "a trimmed batch"),
         (("cpu", "bfloat16"), "trim@bfloat16", "a trimmed batch (bfloat16)"),
@@ -100,7 +100,7 @@ def test_unmeasured_set(place):
         (("cuda", "bfloat16"), "trim@cuda bfloat16", "a trimmed batch (cuda bfloat16)"),
     ],
 )
-def test_cell_names(place, name, said):
+def test_cell_names(place, name, text):
     assert words.cell_name("trim", *place) == name
     assert words.place_of(name) == ("trim", *place)
-    assert words.scenario(name) == words.scenario("trim")._replace(words=said)
+    assert words.scenario(name) == words.scenario("trim")._replace(words=text)

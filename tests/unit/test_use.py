@@ -48,53 +48,53 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(cli.cli.commands))
-def test_every_command_is_quiet_or_verbose(said, name):
+def test_every_command_is_quiet_or_verbose(invoke, name):
     flags = {flag for one in cli.cli.commands[name].params for flag in one.opts}
     assert {"-q", "--quiet", "-v", "--verbose"} <= flags
-    done = said(name, "-q", "-v")
+    done = invoke(name, "-q", "-v")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "-q contradicts -v: omit one of them" in done.err
 
 
-def test_audit_takes_several_models(said, llama):
+def test_audit_takes_several_models(invoke, llama):
     folder = str(llama)
-    both = said("audit", "-q", folder, "--model", folder, "--host", "mlx_lm.server")
-    assert both.out == 2 * said("audit", "-q", "--model", folder).out
-    found = json.loads(said("audit", "--json", folder, folder).out)
+    both = invoke("audit", "-q", folder, "--model", folder, "--host", "mlx_lm.server")
+    assert both.out == 2 * invoke("audit", "-q", "--model", folder).out
+    found = json.loads(invoke("audit", "--json", folder, folder).out)
     assert [one["model"]["model_type"] for one in found] == ["llama", "llama"]
-    assert len(json.loads(said("audit", "--format", "sarif", folder, folder).out)["runs"]) == 2
-    done = said("audit", folder, folder, "--html", "page.html")
+    assert len(json.loads(invoke("audit", "--format", "sarif", folder, folder).out)["runs"]) == 2
+    done = invoke("audit", folder, folder, "--html", "page.html")
     assert done.code == 2 and "give one model or host" in done.err
 
 
-def test_enable_for_several_hosts(monkeypatch, said, tmp_path):
+def test_enable_for_several_hosts(monkeypatch, invoke, tmp_path):
     limit = enable.limit_to("pytest")
     monkeypatch.setattr(enable, "_find_host", lambda host: limit._replace(name=host))
     both = enable.limit_to("a", "b", "a")
     assert (both.name, both.scripts, both.modules) == ("a, b", limit.scripts, limit.modules)
     monkeypatch.setattr(enable, "enable", lambda limit, profile: tmp_path)
     monkeypatch.setattr(started, "host", "vllm-mlx")
-    assert "(before: vllm-mlx)" in said("enable", "--host", "a").out
-    assert said("enable", "-q", "--host", "a").out == ""
+    assert "(before: vllm-mlx)" in invoke("enable", "--host", "a").out
+    assert invoke("enable", "-q", "--host", "a").out == ""
 
 
-def test_contradictions_are_one_line(said, affected, project):
+def test_contradictions_are_one_line(invoke, affected, project):
     path = project('[tool.mlx-patches]\nignore = ["fix"]\n')
-    done = said("audit", "--strict")
+    done = invoke("audit", "--strict")
     assert done.code == 2 and done.err.splitlines()[-1].startswith(
         f"mlx-patches: --strict counts what --ignore accepts: omit ignore in {path}"
     )
-    done = said("lab", "--weights", "a", "--config", "b", "--dtype", "bfloat16")
+    done = invoke("lab", "--weights", "a", "--config", "b", "--dtype", "bfloat16")
     assert "omit --config and --dtype" in done.err and done.err.count("\n") == 1
-    done = said("lab", "--unpatched", "--both")
+    done = invoke("lab", "--unpatched", "--both")
     assert (done.code, done.err.count("\n")) == (2, 1) and "--both contradicts --un" in done.err
-    assert "--json is --format json" in said("audit", "--json", "--format", "sarif").err
+    assert "--json is --format json" in invoke("audit", "--json", "--format", "sarif").err
     for options, omitted in (
         (("-q", "--all"), "--all"),
         (("--html", "-", "--json"), "--json"),
         (("--html", "-", "--format", "sarif"), "--format"),
     ):
-        done = said("audit", *options)
+        done = invoke("audit", *options)
         assert (done.code, done.out) == (2, "")
         assert f": omit {omitted}" in done.err.splitlines()[-1]
 
@@ -108,9 +108,9 @@ def test_own_environment_precedes_path(monkeypatch, tmp_path):
     assert run.launch(["python", "-c", "1"]).command[0] == str(beside)
 
 
-def test_page_is_reported(said, affected, tmp_path):
+def test_page_is_reported(invoke, affected, tmp_path):
     path = tmp_path / "page.html"
-    done = said("audit", "-q", "--html", str(path))
+    done = invoke("audit", "-q", "--html", str(path))
     assert done.err == f"{path}: wrote the report page\n"
     assert path.exists()
 
@@ -118,16 +118,16 @@ def test_page_is_reported(said, affected, tmp_path):
 # -- settings ----------------------------------------------------------------------------------
 
 
-def test_settings_are_defaults(said, affected, project):
-    assert said("audit").code == 1
+def test_settings_are_defaults(invoke, affected, project):
+    assert invoke("audit").code == 1
     project('ignore = ["fix"]\nprofile = "batch"\n', user=True)
-    done = said("audit")
+    done = invoke("audit")
     assert done.code == 0 and "settings from" in done.err
-    assert "settings from" not in said("audit", "-q").err
+    assert "settings from" not in invoke("audit", "-q").err
     # A project's settings override the user's, an option both.
     project('[tool.mlx-patches]\nignore = []\nfail-on = ["crash"]\n')
-    assert said("audit").code == 0
-    assert said("audit", "--fail-on", "any").code == 1
+    assert invoke("audit").code == 0
+    assert invoke("audit", "--fail-on", "any").code == 1
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_settings_are_defaults(said, affected, project):
     ],
 )
 @pytest.mark.parametrize("user", [False, True])
-def test_bad_settings_are_one_line(said, affected, project, text, problem, user):
+def test_bad_settings_are_one_line(invoke, affected, project, text, problem, user):
     path = project(text if user else f"[tool.mlx-patches]\n{text}\n", user)
     for command in ("audit", "enable"):
-        done = said(command)
+        done = invoke(command)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
         assert done.err.startswith(f"mlx-patches: {path}: ") and problem in done.err
     # What has no settings works, and so does help.
-    assert said("ps").code == said("audit", "--help").code == 0
+    assert invoke("ps").code == invoke("audit", "--help").code == 0
 
 
 def test_severities_of_a_program(affected):
@@ -168,15 +168,15 @@ def test_severities_of_a_program(affected):
         audit.ignoring("fix")
 
 
-def test_misspelt_table_is_one_line(said, affected, project):
+def test_misspelt_table_is_one_line(invoke, affected, project):
     path = project("[tool.mlx_patches]\nignore = ['fix']\n")
-    done = said("audit")
+    done = invoke("audit")
     assert done.code == 2
     assert done.err == f"mlx-patches: {path}: [tool.mlx_patches]: write it as [tool.mlx-patches]\n"
 
 
 @pytest.mark.parametrize("user", [False, True])
-def test_settings_that_cannot_be_read(said, affected, project, user):
+def test_settings_that_cannot_be_read(invoke, affected, project, user):
     text = "[tool.mlx-patches]\nprofile = 'safe'\n"
     path = project("", user=user)
     for content, problem in (
@@ -184,7 +184,7 @@ def test_settings_that_cannot_be_read(said, affected, project, user):
         (text.encode() + b"#" * configuration.MAX_BYTES, "larger than 1000000 bytes; not settings"),
     ):
         path.write_bytes(content)
-        assert said("audit").err == f"mlx-patches: {path}: {problem}\n"
+        assert invoke("audit").err == f"mlx-patches: {path}: {problem}\n"
     for make, problem in (
         (path.mkdir, "not a regular file"),
         (lambda: os.mkfifo(path), "not a regular file"),
@@ -194,20 +194,20 @@ def test_settings_that_cannot_be_read(said, affected, project, user):
     ):
         path.rmdir() if path.is_dir() else path.unlink()
         make()
-        done = said("audit")
+        done = invoke("audit")
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert done.err.startswith(f"mlx-patches: {path}: cannot be read") and problem in done.err
 
 
-def test_settings_may_begin_with_a_byte_order_mark(said, affected, project):
+def test_settings_may_begin_with_a_byte_order_mark(invoke, affected, project):
     project("\ufeff[tool.mlx-patches]\nignore = ['fix']\n")
-    assert said("audit").code == 0
+    assert invoke("audit").code == 0
 
 
-def test_other_projects_are_not_read(said, affected, project):
+def test_other_projects_are_not_read(invoke, affected, project):
     for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
         project(text)
-        assert said("audit", "-q").err == ""
+        assert invoke("audit", "-q").err == ""
 
 
 # -- screens -----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_tables_break_no_word(width):
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_explain_fits_the_screen(said, affected, monkeypatch, width):
+def test_explain_fits_the_screen(invoke, affected, monkeypatch, width):
     words = "Each read returns a new handle, which later updates leave alone. " * 3
     doc = f"""Headline.
 
@@ -255,16 +255,16 @@ How
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(said, shell):
+def test_completion_scripts(invoke, shell):
     if shell != "bash" or shutil.which("bash"):
-        script = said("completion", shell).out
+        script = invoke("completion", shell).out
         assert "_MLX_PATCHES_COMPLETE" in script
         assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
 
 
 @pytest.mark.parametrize("shell", [(), ("tcsh",), ("",)])
-def test_completion_of_no_known_shell(said, shell):
-    result = said("completion", *shell)
+def test_completion_of_no_known_shell(invoke, shell):
+    result = invoke("completion", *shell)
     assert result.code == 2
     assert "bash" in result.err
     assert result.err.count("\n") == 1

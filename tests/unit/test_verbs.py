@@ -68,23 +68,23 @@ def test_argument_of_any_kind():
     with pytest.raises(TypeError, match="positional-only"):
         patched(1, second=2)
 
-    def released(self, other):
+    def release(self, other):
         return self, other
 
-    patched = apply(argument(PLACE, "self", lambda cache, /: [cache]), released)
+    patched = apply(argument(PLACE, "self", lambda cache, /: [cache]), release)
     assert patched(1, 2) == patched(1, other=2) == ([1], 2)
 
 
 @pytest.mark.parametrize("name", ["fourth", "change"])
 def test_unknown_parameter_is_an_error(name):
-    def released(first):
+    def release(first):
         return first
 
     with pytest.raises(MlxPatchesError, match=f"released has no parameter '{name}'"):
-        apply(argument(PLACE, name, lambda: 0), released)
+        apply(argument(PLACE, name, lambda: 0), release)
     reads = eval(f"lambda {name}: 0")
     with pytest.raises(MlxPatchesError, match=f"no parameter '{name}'"):
-        apply(argument(PLACE, "first", reads), released)
+        apply(argument(PLACE, "first", reads), release)
 
 
 def test_builtin_is_an_error():
@@ -144,10 +144,10 @@ def test_compiled_function_looks_released():
 
 @pytest.mark.parametrize("kind", [classmethod, staticmethod])
 def test_methods_keep_their_kind(kind):
-    def released(first, second=2):
+    def release(first, second=2):
         return second
 
-    made = apply(argument(PLACE, "second", lambda second: second + 1), kind(released))
+    made = apply(argument(PLACE, "second", lambda second: second + 1), kind(release))
     assert type(made) is kind
     assert made.__func__(1) == 3
 
@@ -164,10 +164,10 @@ def test_property_and_defaults_are_kept():
 
     default = object()
 
-    def released(first=default, *, second=default):
+    def release(first=default, *, second=default):
         return first, second
 
-    assert apply(after(PLACE, lambda first: None), released)() == (default, default)
+    assert apply(after(PLACE, lambda first: None), release)() == (default, default)
 
 
 def test_checks_read_by_name_or_get_the_call():
@@ -258,14 +258,14 @@ def test_check_must_name_its_arguments():
 def test_wrapper_runs_only_in_calls_that_pass_its_check(declare):
     """Another patch's check may let the layers of a call run."""
 
-    def negate(released: Any, *args: Any, **kwargs: Any) -> "Any | None":
-        return -released(*args, **kwargs)
+    def negate(release: Any, *args: Any, **kwargs: Any) -> "Any | None":
+        return -release(*args, **kwargs)
 
-    def released(first: Any, third: Any = 3) -> Any:
+    def release(first: Any, third: Any = 3) -> Any:
         return third
 
     (target,) = declare(PLACE, negate, when=lambda first, third=3: third == 4)
     for kind in (lambda function: function, staticmethod):
-        patched = target.factory(kind(released))
+        patched = target.factory(kind(release))
         assert (patched(1, third=4), patched(1, 5), patched(1)) == (-4, 5, 3)
     assert "None" in patched.__func__.__annotations__["return"]

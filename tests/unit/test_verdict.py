@@ -77,7 +77,7 @@ def release(site, monkeypatch):
     return install
 
 
-def expected_code(result, pairs, active, evidence, family):
+def expect_code(result, pairs, active, evidence, family):
     word = words.verdict_of(result)
     if word in (words.RIGHT, "cannot batch"):
         return {0}
@@ -87,8 +87,8 @@ def expected_code(result, pairs, active, evidence, family):
     if active:
         wrong = {name for name in wrong if words.is_red(pairs[name])}
     parts = (evidence.get("details_without", {}), evidence.get("details_with", {}))
-    said = {name: "".join(p.get(family, {}).get(name, "") for p in parts) for name in wrong}
-    return {int(any(words.severity_of(n, said[n]) in words.FAIL_ON for n in wrong))}
+    details = {name: "".join(p.get(family, {}).get(name, "") for p in parts) for name in wrong}
+    return {int(any(words.severity_of(n, details[n]) in words.FAIL_ON for n in wrong))}
 
 
 @pytest.mark.parametrize("evidence", SETS)
@@ -119,12 +119,12 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         code = report.exit_code()
         # None of the lab's scenarios shows this.
         solo = own.measured.solo or wrong_beside(evidence["set"], family, "without")
-        wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
+        wanted = {1} if solo else expect_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         if index % 7 == 0:  # the JSON form takes as long as the audit
             assert report.as_dict()["exit_code"] == code
-        said = screen.verdict(report)
-        assert said.startswith(family) and word_in(said, own, report.here()), said
+        message = screen.verdict(report)
+        assert message.startswith(family) and word_in(message, own, report.here()), message
         needed = {need.patch for need in mlx_patches.needs(family)}
         assert needed <= set(own.patches)
         assert needed >= set(own.measured.solo)
@@ -148,7 +148,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
     assert enabled.exit_code() == 0
     here = enabled.here()
     for index, (family, one) in enumerate(plain.items()):
-        expected = expected_code(one.result, pairs[family], True, evidence, family)
+        expected = expect_code(one.result, pairs[family], True, evidence, family)
         if wrong_beside(evidence["set"], family, "with"):
             expected = {1}
         elif 1 not in expected and any(cell.pair == "r" for cell in one.shown):
@@ -164,7 +164,7 @@ def wrong_beside(name, family, part):
     pairs = [cell.pair for cell in (shown.cells() if shown else ())]
     if any(pair.startswith("r", part == "with") for pair in pairs):
         return True
-    found = alone(name)
+    found = load_solo(name)
     scenarios = ("own-prefill", outside.FEATURES, outside.CHUNKED)
     letters = [
         found.get(part, {}).get(one, {}).get(family) or found["with"].get(one, {}).get(family)
@@ -175,22 +175,22 @@ def wrong_beside(name, family, part):
 
 
 @functools.cache
-def alone(name):
+def load_solo(name):
     """The evidence of requests alone in a set; empty if there is none."""
     file = store.folder().parent / "solo" / f"{name.replace(' ', '-')}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def word_in(said, one, here):
+def word_in(message, one, here):
     if one.wrong_solo(here):
-        return " gives wrong text here " in said and "even for a single request" in said
+        return " gives wrong text here " in message and "even for a single request" in message
     if one.verdict == words.RIGHT:
-        return " is right " in said
+        return " is right " in message
     if one.verdict == "cannot batch":
-        return " cannot be batched " in said
+        return " cannot be batched " in message
     if one.verdict == words.NOT_MEASURED:
-        return " was not measured " in said
-    return (" is repaired here " in said) is (not one.wrong_here(here))
+        return " was not measured " in message
+    return (" is repaired here " in message) is (not one.wrong_here(here))
 
 
 def test_recommendation_uses_verdicts():
@@ -283,17 +283,17 @@ def test_consent_measures_folder_code(release, site, tmp_path, kind):
 def test_timed_out_scenario_is_judged_by_family(release, tmp_path):
     release(BY_NAME["mlx-lm 0.31.3"])
     cells = {"llama": {"left-padded": "g"}}
-    said = "mlx-lm: 20 scenarios did not end within 26 s"
+    message = "mlx-lm: 20 scenarios did not end within 26 s"
     measured = {"set": "mlx-lm 0.31.3", "versions": {}, "without": cells, "with": cells}
     folder = write_llama(tmp_path, layer_types=["full_attention"])
     for note, verdict_, wrong in (
         ("", words.RIGHT, set()),
-        (said, "repaired", {"processors", "samplers"}),
+        (message, "repaired", {"processors", "samplers"}),
     ):
         report = audit.audit(folder, evidence={"mlx-lm": {**measured, "note": note}})
         (one,) = report.verdicts
         assert (one.verdict, {cell.name for cell in one.wrong}) == (verdict_, wrong)
-        assert one.note == (note and f"{said}: these are judged as in other llama models")
+        assert one.note == (note and f"{message}: these are judged as in other llama models")
 
 
 def test_measured_scenario_names_patches(release, tmp_path):
@@ -344,7 +344,7 @@ MEASURED = {
 }
 
 
-def judged(family, **more):
+def judge_family(family, **more):
     measured = verdict.Measured(MEASURED, **more)
     return verdict.judge(measured, "mlx-lm", "9.9.9", family, lambda: [WRONG, FEATURE])
 
@@ -368,12 +368,12 @@ ACTIVE = PatchState(True)
     ],
 )
 def test_verdict_follows_cells(family, word, idle, active, patches):
-    one = judged(family)
+    one = judge_family(family)
     assert (one.verdict, one.patches) == (word, patches)
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
 
 
-def repaired_cells(name):
+def list_repaired(name):
     """Each family's verdict, and its repaired cells with the patches that they need."""
     evidence = BY_NAME[name]
     for family in evidence["without"]:
@@ -385,12 +385,12 @@ def repaired_cells(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OFTEN))
 def test_repaired_cells_are_traced_to_patches(name):
-    assert [family for family, _, cells in repaired_cells(name) if not all(cells.values())] == []
+    assert [family for family, _, cells in list_repaired(name) if not all(cells.values())] == []
 
 
 @pytest.mark.parametrize("name", sorted(OFTEN))
 def test_disabled_patch_is_listed_with_its_cells(name):
-    for family, one, repaired in repaired_cells(name):
+    for family, one, repaired in list_repaired(name):
         assert set().union(*repaired.values()) <= set(one.patches)
         for id_ in one.patches:
             here = PatchState(True, frozenset([id_]))
@@ -412,18 +412,18 @@ def test_companion_keeps_right_scenario_right():
 
 
 def test_severity_and_missing_patches_decide():
-    assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
-    assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
+    assert judge_family("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
+    assert judge_family("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
 
-    text, dies = judged("text"), judged("dies")
+    text, dies = judge_family("text"), judge_family("dies")
     assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
     assert dies.exit_code(IDLE, {"wrong-text"}) == 0
     assert text.exit_code(IDLE, {"wrong-text"}) == 1
     assert "gives wrong text" in verdict.headline(text, IDLE)
     assert "crashes" in verdict.headline(dies, IDLE)
-    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
+    assert judge_family("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
 
-    one = judged("window")
+    one = judge_family("window")
     assert verdict.headline(one, IDLE) == (
         "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
         " a batch"
@@ -452,7 +452,7 @@ def test_severity_and_missing_patches_decide():
     ],
 )
 def test_wrong_solo_is_not_right_in_batch(family, idle, active):
-    one = judged(family, solo=("of-experts",))
+    one = judge_family(family, solo=("of-experts",))
     here = PatchState(False, IDLE.missing | {"of-experts"})
     assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
@@ -465,11 +465,11 @@ def test_scenario_is_named_once():
     """Its places are named only where a CPU in float32 is none of them."""
     names = ["trim@cuda", "trim", "merge@bfloat16", "growth@cuda", "growth@bfloat16"]
     cells = [verdict.CellVerdict(name, "rg", "wrong-text", None) for name in names]
-    said = [words.scenario(name).words for name in ("trim", "merge", "growth")]
+    texts = [words.scenario(name).words for name in ("trim", "merge", "growth")]
     assert verdict.scenarios_of(cells) == [
-        said[0],
-        f"{said[1]} (bfloat16)",
-        f"{said[2]} (bfloat16, cuda)",
+        texts[0],
+        f"{texts[1]} (bfloat16)",
+        f"{texts[2]} (bfloat16, cuda)",
     ]
 
 
@@ -512,7 +512,7 @@ def test_screen_fits_twenty_lines(release, evidence, active):
 def test_facts_are_shown_whole_or_dropped(monkeypatch):
     texts = [f"fact {n} {'word ' * 40}end {n}" for n in range(9)]
     monkeypatch.setattr(screen, "facts", lambda report: iter(texts))
-    text = " ".join(" ".join(screen.lines(report_of(judged("fine")))).split())
+    text = " ".join(" ".join(screen.lines(report_of(judge_family("fine")))).split())
     shown = [n for n in range(9) if f"fact {n} " in text]
     assert 0 < len(shown) < 9
     assert all(f"end {n}" in text for n in shown)
@@ -555,7 +555,7 @@ def test_no_audit_without_mlx(site):
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (lambda root: (root / "mlx_lm-0.32.2.dist-info" / "METADATA").unlink(), "no metadata"),
         (
@@ -570,12 +570,12 @@ def test_no_audit_without_mlx(site):
         (lambda root: (root / "mlx_lm/models/cache.py").write_bytes(b"\0"), "is not Python"),
     ],
 )
-def test_broken_package_is_not_audited(mlx_lm, monkeypatch, broken, said):
+def test_broken_package_is_not_audited(mlx_lm, monkeypatch, broken, message):
     monkeypatch.setattr(distributions, "_packages", {})
     broken(mlx_lm.root)
     report = mlx_patches.audit()
     assert report.exit_code() == 2
-    assert any(said in reason for reason in report.unaudited), report.unaudited
+    assert any(message in reason for reason in report.unaudited), report.unaudited
     assert json.loads(json.dumps(report.as_dict()))["exit_code"] == 2
 
 
@@ -627,39 +627,39 @@ def qwen3(release, tmp_path, monkeypatch):
     monkeypatch.setattr(outside, "folder", lambda n: folder if n == "reference" else real(n))
     outside.read_compared.cache_clear()
 
-    def audited(config=None, active=False):
+    def audit_config(config=None, active=False):
         release(BY_NAME["mlx-lm 0.32.2"], active)
         if config is None:
             return mlx_patches.audit("qwen3")
         (tmp_path / "config.json").write_text(json.dumps(config))
         return mlx_patches.audit(str(tmp_path))
 
-    yield audited
+    yield audit_config
     outside.read_compared.cache_clear()
 
 
 def test_right_in_batch_wrong_solo(qwen3):
     report = qwen3(YARN)
-    said = screen.verdict(report)
-    assert said.startswith("qwen3 is right in a batch here (mlx-lm 0.32.2)")
-    assert said.endswith("; a single request differs from transformers 5 (rope type yarn)")
-    assert report.exit_code() == 1 and said in report.findings
+    message = screen.verdict(report)
+    assert message.startswith("qwen3 is right in a batch here (mlx-lm 0.32.2)")
+    assert message.endswith("; a single request differs from transformers 5 (rope type yarn)")
+    assert report.exit_code() == 1 and message in report.findings
     (one,) = report.as_dict()["verdicts"]
     assert one["wrong_solo"] and one["solo"]["wrong_here"] == ["yarn old"]
 
 
 @pytest.mark.parametrize(
-    ("cell", "said", "codes"),
+    ("cell", "message", "codes"),
     [
         (outside.HeldCell("own-prefill", "rr"), "decodes differently from its own prefill", (1, 1)),
         (outside.HeldCell("own-prefill", "rg", True), "crashes (chunked prefill)", (1, 0)),
         (outside.HeldCell("own-prefill", "gg"), "", (0, 0)),
     ],
 )
-def test_own_prefill_counts_as_solo(cell, said, codes):
-    one = judged("fine", prefill=cell)
+def test_own_prefill_counts_as_solo(cell, message, codes):
+    one = judge_family("fine", prefill=cell)
     for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
-        assert (said in verdict.describe_single(one, here) and bool(said)) is bool(code)
+        assert (message in verdict.describe_single(one, here) and bool(message)) is bool(code)
         assert one.exit_code(here) == code and one.as_dict(here)["wrong_solo"] is bool(code)
     assert one.as_dict(IDLE)["own_prefill"] == {
         "wrong": cell.pair[0] == "r",
@@ -667,10 +667,10 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
     }
 
 
-def with_images(whole, pieces="", crash=False, family="fine"):
-    letters = {outside.FEATURES: whole, outside.CHUNKED: pieces or whole}
+def with_images(whole, chunked="", crash=False, family="fine"):
+    letters = {outside.FEATURES: whole, outside.CHUNKED: chunked or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
-    return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
+    return dataclasses.replace(judge_family("fine", images=(*cells,)), family=family)
 
 
 # A family that no patch repairs with images, in this release set, and why.
@@ -710,25 +710,25 @@ WITH_PATCHES = f"even with the patches: {REASON}"
     ],
 )
 def test_image_batch_counts(one, idle, active, codes):
-    for here, said, code in zip((IDLE, ACTIVE), (idle, active), codes, strict=True):
+    for here, message, code in zip((IDLE, ACTIVE), (idle, active), codes, strict=True):
         text = verdict.headline(one, here)
         scenarios = f"{one.family} is right in a batch here (mlx-lm 9.9.9): 1 of 1 scenarios"
-        assert text == (f"{scenarios}; {said}" if said else scenarios)
+        assert text == (f"{scenarios}; {message}" if message else scenarios)
         assert (one.verdict, one.exit_code(here)) == (words.RIGHT, code)
         assert one.exit_code(here, ["memory"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         (outside.HeldCell("features-solo", "rg"), "gives wrong text"),
         (outside.HeldCell("features-solo", "rg", crash=True), "crashes"),
     ],
 )
-def test_chunked_images_count_as_solo(cell, said):
+def test_chunked_images_count_as_solo(cell, message):
     right = outside.HeldCell("features", "gg")
-    one = judged("fine", images=(right, cell))
-    text = f"; a single request {said} for images in chunked prefill"
+    one = judge_family("fine", images=(right, cell))
+    text = f"; a single request {message} for images in chunked prefill"
     assert verdict.headline(one, IDLE).endswith(text) and one.exit_code(IDLE) == 1
     assert "single request" not in verdict.headline(one, ACTIVE) and one.exit_code(ACTIVE) == 0
     assert verdict.with_images(one, IDLE) == ""
@@ -736,12 +736,12 @@ def test_chunked_images_count_as_solo(cell, said):
 
 def test_image_patches_are_needed():
     cell = outside.HeldCell("features", "rg", needs=("of-images",))
-    one = judged("fine", images=(cell,))
+    one = judge_family("fine", images=(cell,))
     assert one.patches == ("of-images",)
     assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
     assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
     cell = outside.HeldCell("features", "rg")
-    one = judged("window", images=(cell,))
+    one = judge_family("window", images=(cell,))
     assert one.fails_with_images(ACTIVE) == ()
     assert one.fails_with_images(PatchState(True, frozenset({"of-windows"})))
 
@@ -779,13 +779,13 @@ IMAGES_SAID = [
 @pytest.mark.parametrize(("name", "family", "idle", "active", "code"), IMAGES_SAID)
 def test_audit_has_image_evidence(release, name, family, idle, active, code):
     evidence = BY_NAME[name]
-    for enabled, said in ((False, idle), (True, active)):
+    for enabled, message in ((False, idle), (True, active)):
         release(evidence, enabled)
         report = mlx_patches.audit(family)
         (one,) = report.verdicts
-        assert verdict.with_images(one, report.here()) == said
+        assert verdict.with_images(one, report.here()) == message
         text = " ".join(screen.top(report)[0])
-        assert said in text and ("images" in text) is bool(said)
+        assert message in text and ("images" in text) is bool(message)
         whole = next(one for one in mlx_patches.audit().verdicts if one.family == family)
         assert whole.measured.images == one.measured.images
     assert report.exit_code() == code
@@ -795,7 +795,7 @@ def test_crash_does_not_hide_wrong_text():
     crash = outside.HeldCell("plain old", "rr", True)
     held = outside.Held("transformers 5", (outside.HeldCell("plain", "gg"), crash))
     prefill = outside.HeldCell("own-prefill", "rr")
-    one = judged("fine", held=held, prefill=prefill)
+    one = judge_family("fine", held=held, prefill=prefill)
     assert verdict.describe_single(one, IDLE) == (
         "; a single request decodes differently from its own prefill and crashes (published config)"
     )
@@ -838,8 +838,8 @@ def wrong_with(config, pair, needs=()):
 @pytest.mark.parametrize(("pair", "fixed"), [("rg", True), ("rr", False)])
 def test_solo_repair_has_command(pair, fixed):
     report = report_of(wrong_with("yarn old", pair), model="qwen3")
-    told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
-    assert told is fixed
+    is_told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
+    assert is_told is fixed
 
 
 @pytest.mark.parametrize("model", [None, "qwen3"])

@@ -13,6 +13,7 @@ from tests import voice
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mlx_patches"
+PLACES = (PACKAGE, ROOT / "tests", ROOT / "tools")
 # The modules whose strings are printed, logged or raised for users.
 SCREENS = (
     *("*.py", "activation/*.py", "auditing/*.py", "core/*.py", "evidence/*.py", "matrix/*.py"),
@@ -69,7 +70,7 @@ def summaries() -> list[str]:
 def names() -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted((*PACKAGE.rglob("*.py"), *ROOT.glob("tools/**/*.py")))
+        for path in sorted((path for place in PLACES for path in place.rglob("*.py")))
         for line, name in voice.functions(path.read_text())
         if voice.is_participle(name) and name != "patched"  # public: a ``with`` block
     ]

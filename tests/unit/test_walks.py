@@ -28,20 +28,20 @@ KINDS = [
 LINE = "mlx-lm:llama prefill_step_size=8; add row=1 length=20 tokens=6; step count=3; drop row=1"
 
 
-def drawn(count=200):
+def draw_all(count=200):
     return [draw("mlx-lm:llama", seed, KINDS, 8) for seed in range(count)]
 
 
 def test_programs_are_reproducible():
-    for program in drawn():
+    for program in draw_all():
         assert parse(str(program)) == program
         assert "\n" not in str(program) and "'" not in str(program)
-    assert drawn(20) == drawn(20)
-    assert len(set(map(str, drawn(20)))) == 20
+    assert draw_all(20) == draw_all(20)
+    assert len(set(map(str, draw_all(20)))) == 20
 
 
 def test_every_setting_is_drawn():
-    programs = drawn()
+    programs = draw_all()
     seen = {
         (one.verb, name)
         for program in programs
@@ -62,7 +62,7 @@ def test_only_supported_operations_are_drawn():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("", "'': it starts with no family such as mlx-lm:llama"),
         ("mlx-lm:llama", "'mlx-lm:llama': it has no operation"),
@@ -82,10 +82,10 @@ def test_only_supported_operations_are_drawn():
         ("mlx-lm:llama; \x1b[31m", "'\\x1b[31m': no operation"),
     ],
 )
-def test_invalid_line_is_refused(line, said):
+def test_invalid_line_is_refused(line, message):
     with pytest.raises(MlxPatchesError, match="not a walk that can be replayed: ") as error:
         parse(line)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\x1b" not in str(error.value)
 
 
@@ -97,7 +97,7 @@ def test_red_walk_is_shrunk():
         small = program.options.get("prefill_step_size", 2048) < 9
         return small and any(tokens.get(row, 0) >= 3 for row in drops)
 
-    large = next(program for program in drawn() if is_red(program) and len(program.operations) > 12)
+    large = next(one for one in draw_all() if is_red(one) and len(one.operations) > 12)
     small = shrink(large, is_red, 60)
     assert is_red(small)
     assert [one.verb for one in small.operations] == ["add", "drop"]
@@ -175,7 +175,7 @@ def test_red_walks_are_grouped_by_reason(walked):
 
 
 @pytest.mark.parametrize(
-    ("fate", "said"),
+    ("fate", "message"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed: signal 11"),
         ("time.sleep(60)", "does not end: stopped after 1 s"),
@@ -183,7 +183,7 @@ def test_red_walks_are_grouped_by_reason(walked):
         ("sys.exit(0)", "ended early"),
     ],
 )
-def test_crashing_walk_is_named(walked, fate, said):
+def test_crashing_walk_is_named(walked, fate, message):
     found = walked(
         "if seed == 5:\n"
         "    walk(5, failure='')\n"
@@ -194,7 +194,7 @@ def test_crashing_walk_is_named(walked, fate, said):
         seed=5,
         patience=1.0,
     )
-    assert found.reds == [Red(said, "mlx-lm:llama; step count=7")]
+    assert found.reds == [Red(message, "mlx-lm:llama; step count=7")]
     assert found.walks == 4
 
 
@@ -251,10 +251,10 @@ def lab(monkeypatch):
 
 
 def test_walks_after_scenarios(lab):
-    code, said, scenarios = lab("--walks", "7", "--seed", "3")
+    code, output, scenarios = lab("--walks", "7", "--seed", "3")
     assert (code, scenarios) == (1, 1)
-    assert "    mlx-patches lab --patched --replay 'mlx-lm:llama; step count=3'\n" in said
-    assert "mlx-lm:llama with the patches, 1 walks: row 1: 2 tokens, not 3\n" in said
+    assert "    mlx-patches lab --patched --replay 'mlx-lm:llama; step count=3'\n" in output
+    assert "mlx-lm:llama with the patches, 1 walks: row 1: 2 tokens, not 3\n" in output
     assert lab("--walks", "7", "--scenario", "walks")[2] == 0
     assert lab("--scenario", "walks")[:1] == (1,)
     assert lab("--scenario", "walks", "--scenario", "engine")[2] == 1

@@ -14,7 +14,7 @@ import mlx_patches
 from mlx_patches import cli
 from mlx_patches.lab.walks.runner import WALKS
 
-from .conftest import finished
+from .conftest import run_command
 
 ROOT = Path(mlx_patches.__file__).parent
 ONE = ("--scenario", "equal-lengths")
@@ -86,7 +86,7 @@ class Folder:
         """What a command line in the folder imports of the planted modules, and its end."""
         paths = [str(self.environment), str(ROOT.parent), *filter(None, [more])]
         variables = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.environment)}
-        done = finished(command, cwd=self.path, **variables)
+        done = run_command(command, cwd=self.path, **variables)
         seen = self.mark.read_text().split() if self.mark.exists() else []
         self.mark.unlink(missing_ok=True)
         return {*seen}, done

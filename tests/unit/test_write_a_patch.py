@@ -71,26 +71,26 @@ def ours(toy, monkeypatch):
             del sys.modules[name]
 
 
-def seen(patch, *applied):
+def probe(patch, *applied):
     """The probe's verdict on each target; with a manager, after it applied the patch."""
     return [probe_target(patch, target, *applied)["verdict"] for target in patch.targets]
 
 
 def test_probe_is_red_then_green_in_next_release(ours, toy):
-    assert seen(ours) == ["red"]
+    assert probe(ours) == ["red"]
     upgrade(toy)
-    assert seen(ours) == ["green"]
+    assert probe(ours) == ["green"]
 
 
 def test_patch_turns_probe_green_and_restores(ours, toy):
     cache = load("toy_lm.cache").BatchKVCache
     before = cache.update_and_fetch
     manager = Manager(open_gate(ours))
-    assert seen(ours, manager) == ["green"]
+    assert probe(ours, manager) == ["green"]
     assert cache.update_and_fetch is not before
     manager.restore()
     assert cache.update_and_fetch is before
-    assert seen(ours) == ["red"]
+    assert probe(ours) == ["red"]
 
 
 def test_mutant_turns_probe_red(ours, toy, monkeypatch):
@@ -99,7 +99,7 @@ def test_mutant_turns_probe_red(ours, toy, monkeypatch):
     exec(BLOCKS["python", "tests/patches/test_toy_offset.py"], names)
     assert names["patch"] is module
     names["MUTANTS"]["toy-offset"](monkeypatch)
-    assert seen(ours, Manager(open_gate(ours))) == ["red"]
+    assert probe(ours, Manager(open_gate(ours))) == ["red"]
 
 
 def test_rule_is_measured(ours, toy):

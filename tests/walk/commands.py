@@ -11,11 +11,11 @@ from .condition import (
     Condition,
     command,
     of_folder,
-    refused,
+    refuse,
     shell,
     step,
 )
-from .samples import OF_A_MODEL, OF_A_PART, REGISTRY, SOME, model_of, needed_by
+from .samples import OF_A_MODEL, OF_A_PART, REGISTRY, SOME, list_needed, model_of
 from .things import FULL, LLAMA, link, pipe, release
 
 FIX = r"Fix: +mlx-patches enable +Undo: mlx-patches disable"
@@ -41,8 +41,8 @@ CONDITIONS = [
         ),
     ),
     command("no command shows help", code=2, note="Usage: .*audit.*run ", rows=26),
-    refused("unknown command gets hint", "enablee", error="'enablee'. Did you mean 'enable'"),
-    refused("unknown option gets hint", "audit --modle x", error="'--modle'.*'--model'"),
+    refuse("unknown command gets hint", "enablee", error="'enablee'. Did you mean 'enable'"),
+    refuse("unknown option gets hint", "audit --modle x", error="'--modle'.*'--model'"),
     shell(
         "removed working directory",
         f"mkdir gone; cd gone; rmdir ../gone; mlx-patches explain {SOME}",
@@ -82,7 +82,7 @@ CONDITIONS = [
         rows=60,
         where=[MLX_LM],
     ),
-    refused(
+    refuse(
         "explain of long unknown id is cut",
         "explain",
         LONG,
@@ -114,7 +114,7 @@ CONDITIONS = [
     # -- audit of a model
     command(
         "ignored finding does not fail audit",
-        "audit --model plamo2" + "".join(f" --ignore {id_}" for id_ in needed_by("plamo2")),
+        "audit --model plamo2" + "".join(f" --ignore {id_}" for id_ in list_needed("plamo2")),
         first="plamo2 gives wrong text in a batch here .* [0-9]+ of 20 scenarios",
         where=[MLX_LM],
     ),
@@ -157,8 +157,8 @@ CONDITIONS = [
         "config in UTF-16", LLAMA.encode("utf-16"), code=1, first="llama crashes", where=[MLX_LM]
     ),
     *(
-        refused(f"{says} is refused", f"audit --model {name}", error=error, files=files)
-        for says, name, error, files in (
+        refuse(f"{problem} is refused", f"audit --model {name}", error=error, files=files)
+        for problem, name, error, files in (
             ("GGUF file", "m.gguf", "m.gguf: a GGUF file, .*give a model's", {"m.gguf": b"GGUF"}),
             ("weights file", "./w", "w: a file; give the model's folder", {"w": b"\0" * 64}),
             (
@@ -177,7 +177,7 @@ CONDITIONS = [
             ("config that is a pipe", "m", "m/config.json: cannot be", {"m/config.json": pipe}),
         )
     ),
-    refused("path that is not UTF-8", "audit --model", "f\udcff/x", error=r"f\\udcff/x: no such"),
+    refuse("path that is not UTF-8", "audit --model", "f\udcff/x", error=r"f\\udcff/x: no such"),
     shell(
         "code of a folder is not run",
         "mlx-patches audit --model m; mlx-patches audit --measure --model m;"

@@ -130,7 +130,7 @@ def shell(name: str, line: str, **more: object) -> Condition:
     return command(name, "-c", line, start="sh", **more)
 
 
-def refused(name: str, *line: str, error: str, **more: object) -> Condition:
+def refuse(name: str, *line: str, error: str, **more: object) -> Condition:
     """A command line that is refused: exit code 2, and one line with the error and the remedy."""
     return command(name, *line, code=2, error=error, **more)
 

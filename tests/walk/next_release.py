@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from .condition import MLX_LM, command, journey, python, step
-from .things import copied
+from .things import copy_package
 
 HELIUM = ("class Model(", "CHANGED = True\n\n\nclass Model(")
-RENUMBERED = copied("mlx_lm", "0.33.0")
+RENUMBERED = copy_package("mlx_lm", "0.33.0")
 CACHE = ("def make_prompt_cache(", "CHANGED = True\n\n\ndef make_prompt_cache(")
-EDITED = copied("mlx_lm", cache=CACHE)
+EDITED = copy_package("mlx_lm", cache=CACHE)
 MAMBA = (
     "def __call__(self, inputs: mx.array, cache=None):",
     "def __call__(self, inputs, cache=None):",
@@ -30,7 +30,7 @@ def split(package: Path) -> None:
     file.with_name("batches.py").write_text("\n".join(moved))
 
 
-def renamed(package: Path) -> None:
+def rename_class(package: Path) -> None:
     """Give a class another name, wherever it is used."""
     for file in package.rglob("*.py"):
         text = file.read_text()
@@ -84,7 +84,7 @@ _CONDITIONS = [
         "process with an edited model",
         APPLIED,
         also=(r"mamba \['drifted'\]", r"jamba \['applied'\]"),
-        files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
+        files=copy_package("mlx_lm", "0.33.0", mamba=MAMBA),
         imports_mlx=True,
         seconds=60.0,
     ),
@@ -101,8 +101,8 @@ _CONDITIONS = [
         for what, count, files in (
             ("release", 130, {}),
             ("known code under a new number", 139, RENUMBERED),
-            ("file split in two", r"\d{2,3}", copied("mlx_lm", "0.33.0", split)),
-            ("renamed class", r"\d{2,3}", copied("mlx_lm", "0.33.0", renamed)),
+            ("file split in two", r"\d{2,3}", copy_package("mlx_lm", "0.33.0", split)),
+            ("renamed class", r"\d{2,3}", copy_package("mlx_lm", "0.33.0", rename_class)),
             ("edited caches under a known number", r"\d{2,3}", EDITED),
         )
     ),
@@ -115,7 +115,7 @@ _CONDITIONS = [
             r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
         ),
         never="drifted",
-        files=copied("mlx_lm", "0.33.0", renamed),
+        files=copy_package("mlx_lm", "0.33.0", rename_class),
     ),
     journey(
         "edited model in an enabled environment",
@@ -137,7 +137,7 @@ _CONDITIONS = [
             also=r" [\w-]+ +drifted: ",
         ),
         step("mlx-patches audit --model qwen3", first="qwen3 is right"),
-        files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
+        files=copy_package("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
         "edited model without defects in an enabled environment",
@@ -148,7 +148,7 @@ _CONDITIONS = [
             first="All 54 known defects are repaired here, but some of the code was not measured",
             also=r"1 not measured \(different code\)",
         ),
-        files=copied("mlx_lm", helium=HELIUM),
+        files=copy_package("mlx_lm", helium=HELIUM),
     ),
 ]
 # Each is a copy of this release, or the release itself.

@@ -13,7 +13,7 @@ from .condition import (
     shell,
     step,
 )
-from .samples import REGISTRY, SOME, needed_by
+from .samples import REGISTRY, SOME, list_needed
 from .things import LLAMA, script
 
 ENABLE = step(
@@ -156,7 +156,7 @@ PROGRAMS = [
 
 # -- standard streams and interrupts
 FULL = r"mlx-patches: cannot write to standard output \(No space left on device\)"
-NEEDED = needed_by("llama")
+NEEDED = list_needed("llama")
 STREAMS = [
     *(
         shell(

@@ -68,20 +68,20 @@ class Walk:
 
     def problems(self) -> Iterator[str]:
         """The problems, a sentence each."""
-        before = _seen(self.work)
+        before = _read_folder(self.work)
         for number, step in enumerate(self.condition.steps, 1):
             try:
                 came = self._run(step)
             except subprocess.TimeoutExpired:
                 yield f"step {number}: did not end within {step.seconds:g} s"
                 return
-            found = [*_wrong(step, came), *self._imported(step)]
+            found = [*_wrong(step, came), *self._check_imports(step)]
             yield from (f"step {number}, {' '.join(step.argv)[:100]}: {one}" for one in found)
             if found:
                 out, err = came.out[:3000], came.err[:3000]
                 yield f"exit code {came.code}\n--- out\n{out}\n--- err\n{err}"
                 return
-        yield from self._written(before)
+        yield from self._check_written(before)
 
     def _run(self, step: Step) -> Came:
         variables = self._variables(step)
@@ -131,20 +131,20 @@ class Walk:
             **{name: value.format(work=self.work) for name, value in step.env.items()},
         }
 
-    def _imported(self, step: Step) -> Iterator[str]:
+    def _check_imports(self, step: Step) -> Iterator[str]:
         found = self.imports.read_text().split() if self.imports.exists() else []
         self.imports.unlink(missing_ok=True)
         if found and not step.imports_mlx:
             yield f"imported {', '.join(found)}"
 
-    def _written(self, before: dict[str, str]) -> Iterator[str]:
-        after = _seen(self.work)
+    def _check_written(self, before: dict[str, str]) -> Iterator[str]:
+        after = _read_folder(self.work)
         changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         if strange := sorted(changed - set(self.condition.writes)):
             yield f"wrote, changed or removed {', '.join(strange)}"
         if missing := sorted(set(self.condition.writes) - changed):
             yield f"did not write {', '.join(missing)}"
-        left = [*_seen(self.home), *_seen(self.runtime)]
+        left = [*_read_folder(self.home), *_read_folder(self.runtime)]
         # Allowed: the files that `ps` reads, and the kernels that MLX compiles for a CPU.
         left = [name for name in left if not re.match(r"mlx_patches-|mlx(/|$)", name)]
         if left:
@@ -223,7 +223,7 @@ def _in_terminal(argv: list[str], seconds: float, **options: object) -> Came:
     return Came(process.returncode, _text(out), _text(err))
 
 
-def _seen(folder: Path) -> dict[str, str]:
+def _read_folder(folder: Path) -> dict[str, str]:
     """Every path below a folder, with its content, kind or mode."""
     found = {}
     for path in sorted(folder.rglob("*")):

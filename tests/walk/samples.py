@@ -35,7 +35,7 @@ def model_of(patch: Patch) -> str:
     return names.pop() if len(names) == 1 and names <= {*MATRIX.models} else ""
 
 
-def needed_by(family: str, name: str = "mlx-lm", version: str = "0.32.2") -> list[str]:
+def list_needed(family: str, name: str = "mlx-lm", version: str = "0.32.2") -> list[str]:
     """The patches that repair a model's batches in a release, by the evidence."""
     cells = store.load_set(f"{name} {version}")["needs"][family].values()
     return sorted({id_ for ids in cells for id_ in ids})

@@ -60,7 +60,7 @@ def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
     return {path: content for path, content in files.items() if content is not None}
 
 
-def copied(
+def copy_package(
     package: str,
     version: str = "",
     change: Callable[[Path], object] = lambda path: None,

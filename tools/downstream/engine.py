@@ -118,7 +118,7 @@ def run_engine(python: Path, checkout: Path, model: Sequence[str], patched: bool
 
 
 def differing(ways: Ways) -> dict[str, int]:
-    counts = {way: sum(said != right for said, right in pairs) for way, pairs in ways.items()}
+    counts = {way: sum(answer != right for answer, right in pairs) for way, pairs in ways.items()}
     return {way: count for way, count in counts.items() if count}
 
 
@@ -130,7 +130,7 @@ def table(ways: Ways) -> str:
     """Wrong answers of each way that has one, in words."""
     count = {way: len(pairs) for way, pairs in ways.items()}
     wrong = ", ".join(f"{n} of {count[way]} {way}" for way, n in differing(ways).items())
-    failed = next((said for p in ways.values() for said, _ in p if isinstance(said, str)), "")
+    failed = next((answer for p in ways.values() for answer, _ in p if isinstance(answer, str)), "")
     return (wrong or f"right in {len(ways)} ways") + (f" ({failed})" if failed else "")
 
 

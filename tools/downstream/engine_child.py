@@ -27,7 +27,7 @@ from tests.hosts.server import SHAPES, image, prompts
 COUNT = 6
 TOKENS = 16
 # The engine reads so many tokens of a prompt at a time, and keeps prefixes of 256 tokens on disk.
-PIECE = 64
+CHUNK = 64
 PREFIX = 90
 MARKS = "<|vision_start|><|image_pad|><|vision_end|>"
 PENALTY = {"repetition_penalty": 1.8}
@@ -52,22 +52,22 @@ def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[An
     """Each way of asking, with the answers and the right ones."""
     with engine(folder) as kit:
         plain = requests(kit, images)
-    alone = rights(folder, plain)
+    solo = rights(folder, plain)
     penalized = [
         (tokens, fields | (PENALTY if number % 2 else {}))
         for number, (tokens, fields) in enumerate(plain)
     ]
     longer = [
-        (tokens + text_of(said) + tokens[-number - 1 :], fields)
-        for number, ((tokens, fields), said) in enumerate(zip(plain, alone, strict=True))
+        (tokens + text_of(answer) + tokens[-number - 1 :], fields)
+        for number, ((tokens, fields), answer) in enumerate(zip(plain, solo, strict=True))
     ]
     others, after = rights(folder, penalized), rights(folder, longer)
     with engine(folder) as kit:
         asked = {
-            "together": (together(kit, plain), alone),
-            "repeated": ([run_request(kit, one) for one in plain], alone),
-            "joining": (together(kit, plain, APART), alone),
-            "beside cancelled": (beside_cancelled(kit, plain), alone[1::2]),
+            "together": (together(kit, plain), solo),
+            "repeated": ([run_request(kit, one) for one in plain], solo),
+            "joining": (together(kit, plain, APART), solo),
+            "beside cancelled": (beside_cancelled(kit, plain), solo[1::2]),
             "continued": ([run_request(kit, one) for one in longer], after),
             "continued together": (together(kit, longer), after),
             "with processors": (together(kit, penalized), others),
@@ -84,7 +84,7 @@ def engine(folder: Path) -> Iterator[Any]:
     known = inspect.signature(load_model).parameters
     # It fits the context to the memory that Metal tells.
     more = {"auto_fit_context": False} if "auto_fit_context" in known else {}
-    kit = load_model(folder, max_seq_nums=COUNT, max_kv_size=None, prefill_step_size=PIECE, **more)
+    kit = load_model(folder, max_seq_nums=COUNT, max_kv_size=None, prefill_step_size=CHUNK, **more)
     try:
         if not type(kit).__name__.startswith("Batched"):
             sys.exit(f"the engine loads it for one request at a time: {type(kit).__name__}")
@@ -112,16 +112,16 @@ def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
     found = []
     for number, one in enumerate(asked):
         with engine(folder) as kit:
-            said = run_request(kit, one)
-        if isinstance(said, str):
-            sys.exit(f"request {number} alone: {said}")
-        found.append(said)
+            answer = run_request(kit, one)
+        if isinstance(answer, str):
+            sys.exit(f"request {number} alone: {answer}")
+        found.append(answer)
     return found
 
 
-def text_of(said: Sequence[int]) -> list[int]:
+def text_of(answer: Sequence[int]) -> list[int]:
     """An answer up to the first token that stands for an image."""
-    return list(takewhile(lambda token: token < START, said))
+    return list(takewhile(lambda token: token < START, answer))
 
 
 def run_request(
@@ -131,16 +131,16 @@ def run_request(
     from mlx_engine import create_generator
 
     tokens, fields = request
-    name, said = f"request {next(numbers)}", []
+    name, answer = f"request {next(numbers)}", []
     options = {"temp": 0.0, "max_tokens": TOKENS, "request_id": name, **fields}
     try:
-        for piece in create_generator(kit, list(tokens), **options):
-            said += [token.id for token in piece.tokens]
+        for chunk in create_generator(kit, list(tokens), **options):
+            answer += [token.id for token in chunk.tokens]
             if report is not None:
-                report(name, len(said))
+                report(name, len(answer))
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:150]}"
-    return said
+    return answer
 
 
 def together(
