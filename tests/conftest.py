@@ -1,4 +1,4 @@
-"""A share of the tests, where a session asks for one: each release set keeps other tests."""
+"""A share of the tests, if a session asks for one; it differs between release sets."""
 
 import os
 from zlib import crc32
@@ -17,7 +17,7 @@ PROCESSES_SHARE = 40
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE.
 
-    MLX_PATCHES_TEST_EVERY names files of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
+    MLX_PATCHES_TEST_EVERY names files that keep all tests; MLX_PATCHES_TEST_ALL=1 keeps all.
     """
     if os.environ.get("MLX_PATCHES_TEST_ALL"):
         return

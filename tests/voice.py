@@ -51,11 +51,12 @@ def is_participle(name: str) -> bool:
 
 
 def functions(source: str) -> Iterator[tuple[int, str]]:
-    """The line and name of each function of a module; properties are values, and do not count."""
+    """The line and name of each function of a module; properties and fixtures are values."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            marks = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
-            if not marks & {"property", "cached_property", "setter"}:
+            decorators = (getattr(one, "func", one) for one in node.decorator_list)
+            marks = {ast.unparse(one).rpartition(".")[2] for one in decorators}
+            if not marks & {"property", "cached_property", "setter", "fixture"}:
                 yield node.lineno, node.name
 
 

@@ -1,4 +1,4 @@
-"""What `make demo` prints, in its environment: the nox session `readme`."""
+"""The output of `make demo`, in its environment: the nox session `readme`."""
 
 import subprocess
 import sys

@@ -69,7 +69,7 @@ TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
 
 
 def fault(target: str, data: bytes) -> str:
-    """What goes wrong when an input is loaded; empty if nothing does."""
+    """The problem of loading an input; empty if there is none."""
     run, _ = TARGETS[target]
     began = time.process_time()
     with tempfile.TemporaryDirectory() as place:

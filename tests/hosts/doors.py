@@ -75,7 +75,7 @@ class Server:
     command: str
     family: str = "llama"
     package: str = "mlx-lm"
-    # A family whose own processor follows an `auto_map` whatever the server passes.
+    # A family whose processor always follows an `auto_map`.
     follows: str = ""
 
 
@@ -246,7 +246,7 @@ class Request:
 
 
 def fill(value: Any, place: Place) -> Any:
-    """Put what a place has in place of its names in the fields of a request."""
+    """Replace a place's names in the fields of a request."""
     if isinstance(value, dict):
         return {key: fill(one, place) for key, one in value.items()}
     if isinstance(value, list):
@@ -326,7 +326,7 @@ REQUESTS = dict([*template_requests(), *media_requests(), *path_requests()])
 
 
 def body(request: Request, place: Place, model: str) -> dict[str, Any]:
-    """A request that is right but for the attack."""
+    """A request that is correct except for the attack."""
     messages = [{"role": "user", "content": "the quick fox"}]
     prompts = {
         RESPONSES: {"input": "the quick fox"},
@@ -423,7 +423,7 @@ def plant_processor_class(folder: Path, place: Place) -> None:
 
 @dataclass(frozen=True)
 class Folder:
-    """An attack: what is planted in a model's folder; ``follows``: of that family of a server."""
+    """An attack planted in a model's folder; ``follows``: in the server's family of that name."""
 
     door: str
     plant: Callable[[Path, Place], None]
@@ -519,7 +519,7 @@ def send_requests(
                 file.seek(start)
                 by = refusing(file.read())
             yield name, outcome, by
-            if "ReadTimeout" in outcome:  # as released, some servers hang
+            if "ReadTimeout" in outcome:  # some unpatched servers hang
                 break
         if patched:
             check_alive(host, log)

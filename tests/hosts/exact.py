@@ -1,10 +1,10 @@
-"""A model's answers to one request after another, without server, batch or prompt cache.
+"""A model's answers to single requests, without server, batch or prompt cache.
 
 python -m tests.hosts.exact MODEL [PACKAGE] < REQUESTS > ANSWERS
 
-A request is [prompt, fields]; of the completion request's fields, `max_tokens` and those for logits
-processors count. The answers are the reference if a release gets even a request alone wrong. For an
-mlx-vlm model the language model alone is asked: text only.
+A request is [prompt, fields]; `max_tokens` and the fields for logits processors count. The answers
+are the reference if a release gets even a single request wrong. Of an mlx-vlm model only the
+language model runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def process_logits(logits: list[float], tokens: list[int], fields: dict[str, Any
 
 
 def complete(model: Solo, prompt: str, fields: dict[str, Any]) -> str:
-    """The greedy completion of a prompt; one without tokens begins after another text's end."""
+    """The greedy completion of a prompt; an empty prompt stands for an end token."""
     end = model.tokenizer.eos_token_id
     tokens = new = model.tokenizer.encode(prompt) or [end]
     length, cache = len(tokens), model.make_cache()
@@ -47,7 +47,7 @@ def complete(model: Solo, prompt: str, fields: dict[str, Any]) -> str:
 
 
 class Solo:
-    """A model as this module asks it, of mlx-lm or of mlx-vlm."""
+    """A model of mlx-lm or mlx-vlm for single requests."""
 
     def __init__(self, folder: Path, package: str):
         name = package.replace("-", "_")

@@ -1,7 +1,7 @@
-"""Contributed patches that fail in every call; test_faults.py installs them beside hosts.
+"""Contributed patches that fail in every call; test_faults.py installs them next to hosts.
 
-The module is copied to a folder of its own. An environment variable names each patch's way to fail,
-and its target.
+The module is copied to a separate folder. An environment variable has each patch's failure and
+target.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ SPACE = "Ġ"
 # The tokens that templates and processors put around and in place of an image.
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 
-# By package and family. The lab's Llama has sliding windows; this one has none, as most served
-# models. Those of mlx-vlm have their vision towers, which need images of at least 2 x 2 patches of
-# 14 pixels, and name the tokens above.
+# By package and family. This Llama has no sliding windows, unlike the lab's, as most served models.
+# Those of mlx-vlm have vision towers, which need images of at least 2 x 2 patches of 14 pixels, and
+# use the tokens above.
 CONFIGS = json.loads(Path(__file__).with_name("models.json").read_text())
 WHOLE = CONFIGS["mlx-vlm"]
 # Config keys that transformers checks before it loads a tokenizer; the lab's models lack them.
@@ -76,7 +76,7 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def lab_model(family: str) -> tuple[Any, dict[str, Any]]:
-    """A whole model of the lab, and its config; its tokens are not those of the tokenizer."""
+    """A whole model of the lab and its config; its tokens differ from the tokenizer's."""
     from mlx_patches.lab import Family
     from mlx_patches.lab.whole import build_whole
 

@@ -84,7 +84,7 @@ class Host:
     """A running server, asked for completions, or with ``chat`` for chat completions.
 
     Every second answer is streamed, because hosts write the end of a turn differently in streams.
-    The logits processors of requests alternate: none, then each of ``processors`` by itself.
+    The logits processors of requests alternate: none, then each of ``processors``.
     """
 
     url: str
@@ -123,7 +123,7 @@ class Host:
             response.raise_for_status()
             until = time.monotonic() + ANSWER_SECONDS
             for line in response.iter_lines():
-                # Heartbeats alone are no answer.
+                # Heartbeats do not count as an answer.
                 if time.monotonic() > until:
                     raise httpx.ReadTimeout("the stream does not end")
                 data = line.removeprefix("data: ")
@@ -131,7 +131,7 @@ class Host:
                     yield text_of(json.loads(data))
 
     def leave(self, prompt: Prompt, **more: object) -> None:
-        """Send a request, and hang up after the first piece of its answer."""
+        """Send a request, and hang up after the first chunk of its answer."""
         with contextlib.suppress(httpx.HTTPError, StopIteration, LookupError, ValueError):
             next(self._stream(prompt, **more))
 
@@ -194,7 +194,7 @@ class Host:
 
 
 def text_of(response: dict[str, Any]) -> str:
-    """The text of an answer or of a piece; some hosts end a stream with an empty choice list."""
+    """The text of an answer or a chunk; some hosts end a stream with an empty choice list."""
     text = ""
     for choice in response["choices"]:
         message = choice.get("message") or choice.get("delta") or choice
@@ -203,7 +203,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def processors_of(names: Sequence[str], index: int) -> dict[str, object]:
-    """The fields of one of several requests, alternating: none, then each of these by itself."""
+    """The fields of one of several requests, alternating: none, then each of these."""
     turn = index % (len(names) + 1)
     return {names[turn - 1]: PROCESSORS[names[turn - 1]]} if turn else {}
 

@@ -36,7 +36,7 @@ FORMAT = "json_schema"
 def server(request, tmp_path):
     folder = tmp_path / "model"
     doors.save_model(folder, "llama", "mlx-lm")
-    # vllm-mlx forms JSON with the tokenizers whose decoder it knows.
+    # vllm-mlx constrains JSON only for tokenizers with a known decoder.
     doors.edit(folder / "tokenizer.json", decoder=BYTES)
     with doors.running(SERVER, folder, tmp_path / "log", request.param) as host:
         yield host, request.param

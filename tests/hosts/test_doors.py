@@ -1,4 +1,4 @@
-"""What a request or a model's folder reaches through a real server is what doors.toml records.
+"""Attacks reach through real servers exactly what doors.toml records.
 
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`. After
 a change of the patches: `python -m tests.hosts.doors SET --write`, then `make write`.

@@ -18,7 +18,7 @@ from . import server
 from .server import FAILED, prompts, serving
 from .test_hosts import CASES, ROOT, SET
 
-# A function that a host calls once a request, and one that it calls once a layer and step.
+# A function called once per request, and one called once per layer and step.
 PLACES = {
     "mlx-lm 0.32.2": (
         ("mlx-lm", "mlx_lm.models.cache", "LRUPromptCache.fetch_nearest_cache"),
@@ -42,8 +42,8 @@ MODES = {
     "exit": ("leave", "leave"),
     "recursion": ("recurse", "enter_again"),
 }
-# How many requests may fail. A patch is withdrawn after the first call whose state it touched. With
-# "after", a built-in patch below the one of a step passes other keys to the original, so the
+# How many requests may fail. A patch is withdrawn after the first call that changed state. With
+# "after", a built-in patch below a step's patch passes other keys to the original, so the
 # original's result cannot be used.
 LOST = {"middle": 2, "after": 1}
 IDS = ("fault-of-a-request", "fault-of-a-step")

@@ -1,4 +1,4 @@
-"""Every concurrent or repeated answer of a real host equals its answer to the request alone.
+"""Concurrent and repeated answers of a real host equal its answers to single requests.
 
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
@@ -69,7 +69,7 @@ def differing(before, after):
 
 
 def has_reference(case):
-    """Whether the right answers are known without the host's answers to requests alone."""
+    """Whether the right answers are known without the host."""
     return "reference" in case or "processors" in case
 
 
@@ -94,7 +94,7 @@ def exact_answers(case, model):
 
 
 def reference(case, model, log):
-    """The right answers of a case whose host alone cannot be the reference."""
+    """The right answers of a case whose host gets even single requests wrong."""
     if "processors" in case:
         return exact_answers(case, model)
     plain = case | {"command": f"{case['command']} {case['reference']}"}
@@ -106,7 +106,7 @@ def answers(case, model, log, patched):
     asked = build_prompts(case)
     with serving(case, model, log, patched) as host:
         early = host.answer_batch(asked) if case.get("first") == "batch" else None
-        # With another reference, this server may fail: its defect is what the case shows.
+        # This server may fail if there is another reference: the case shows its defect.
         right = patched or not ("solo" in case["wrong"] or has_reference(case))
         solo = host.answer_solo(asked) if right else host.answer_one_by_one(asked)
         again = host.answer_again(asked)

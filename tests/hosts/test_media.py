@@ -1,4 +1,4 @@
-"""With the profile ``security`` a host answers ordinary images, and opens no path and no URL.
+"""With the profile ``security`` a host answers embedded images and opens no path or URL.
 
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
@@ -45,7 +45,7 @@ def model(tmp_path_factory):
     command = [sys.executable, "-m", "tests.hosts.model", str(folder), CASE["family"], "mlx-vlm"]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"MLX_PATCHES": "0"})
     file = folder / "tokenizer_config.json"
-    # Gemma 4's processor asks its tokenizer for the token of an image.
+    # Gemma 4's processor needs the image token of its tokenizer.
     tokens = {"extra_special_tokens": {"image_token": "<|image_pad|>"}}
     file.write_text(json.dumps(json.loads(file.read_text()) | tokens))
     return folder

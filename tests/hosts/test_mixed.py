@@ -1,4 +1,4 @@
-"""A server that many clients use at once, of which some are rude, answers each as if it were alone.
+"""A server's answers to many clients, some hostile, equal its answers to single requests.
 
 Six rounds of 200 mixed requests, eight at a time: completions, streams, logits processors, images,
 clients that leave, empty, repeated and continued prompts, and one in ten that is hostile. The
@@ -58,12 +58,12 @@ ROUNDS = 6
 WARM = 2
 # The longest answer.
 TOKENS = 12
-# By how much of itself a server's memory may grow from the first half of the warm rounds to the
-# second. The lowest reading of each half counts: single ones are up to 18 % above those around
-# them, since the allocator gives pages back when it likes.
+# The share by which a server's memory may grow from the first half of the warm rounds to the
+# second. The lowest reading of each half counts: the allocator frees pages late, so single readings
+# are up to 18 % higher.
 GROWTH = 0.05
-# Hostile requests: a whole body, or the wrong fields of a request that is right but for them.
-# PROMPT stands for the field that holds the prompt; what is GONE is left out.
+# Hostile requests: a whole body, or the wrong fields of a valid request.
+# PROMPT stands for the field that holds the prompt; a GONE field is removed.
 PROMPT, GONE = "PROMPT", object()
 # The client closes the connection in the middle of the body.
 CUT_OFF = "cut off"
@@ -113,9 +113,9 @@ MALFORMED: dict[str, bytes | dict[str, object]] = {
     },
     CUT_OFF: {},
 }
-# Every release answers these with an HTTP error, but for:
+# Every release answers these with an HTTP error, except:
 # mlx-lm's handler raises before it has written a status, and the connection is closed. 0.32.2
-# catches ValueError alone.
+# catches only ValueError.
 CLOSED = {
     "mlx-lm 0.31.3": {
         *("not UTF-8", "no prompt", "max_tokens: word", "max_tokens: negative"),
@@ -130,13 +130,13 @@ IGNORED = {
     "mlx-lm 0.32.2": {"response_format: own network"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }
-# Answered as if the field were not there, by a patch or because the host ignores it.
+# The field is ignored, by a patch or by the host.
 HARMLESS = {"logit_bias: no such token"}
-# Answered, or refused where a host has a limit.
+# Answered, or refused if the host has a limit.
 LIMITED = {"stop: long"}
 # An empty prompt gets the answer to no text here; the other hosts refuse it.
 EMPTY_ANSWERED = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}
-# How a whole answer is written there whose first token ends it; alone and without the patches too.
+# The text of an unstreamed answer that ends with its first token, even without the patches.
 # Its stream is empty.
 WRITTEN_END = {"vllm-mlx 0.6.0": "<eos>"}
 # The fields of PROCESSORS that a host knows, and its families, by their place in cases.toml.
@@ -149,12 +149,12 @@ HOSTS = {
 # A prefix cache grows up to its limit, by default a fifth of the machine's memory. With this limit,
 # in MB, it is full within the first round.
 MORE = {"vllm-mlx 0.6.0": " --cache-memory-mb 4"}
-# Until what clients have left is no longer computed, in seconds.
+# Seconds until the server has dropped the requests of clients that left.
 SETTLED = 2
-# What is stably seen without the patches: generation ends for good, or nothing is wrong.
+# The stable result without the patches: generation stops for good, or nothing is wrong.
 HANGING = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}
 SOUND = {"mlx-vlm 0.7.10"}
-# A server that let so many requests wait in succession, answers none.
+# After this many timeouts in a row a server counts as hung.
 HANGS = 2 * AT_A_TIME
 
 if SET not in HOSTS:
@@ -170,9 +170,9 @@ class Request:
     prompt: Prompt = ""
     fields: Mapping[str, object] = field(default_factory=dict)
     stream: bool = False
-    # What follows the answer to this prompt, in a prompt that continues it.
+    # The text after the answer in a prompt that continues this one.
     then: str = ""
-    # Which of MALFORMED.
+    # A key of MALFORMED.
     name: str = ""
 
     @property
@@ -190,7 +190,7 @@ class Round:
 
     def __init__(self, seed: int):
         self.draw = random.Random(seed)
-        # What a conversation's prompts have in common: prefix caches leave short ones alone.
+        # The common beginning of prompts: prefix caches ignore short ones.
         self.common = " ".join(server.prompts(4, seed=seed))
         self.malformed = self.draw.sample(sorted(MALFORMED), len(MALFORMED))
         self.requests: list[Request] = []
@@ -203,7 +203,7 @@ class Round:
         return Request("plain", self._text(), self._length())
 
     def _make_stream(self) -> Request:
-        # A field that no host knows changes nothing.
+        # Hosts ignore unknown fields.
         unknown: dict[str, object] = {"no_such_field": [1]} if self._half() else {}
         return Request("stream", self._text(), self._length() | unknown, stream=True)
 
@@ -281,7 +281,7 @@ def rounds(model, tmp_path_factory):
 
 
 def exact(model: Path, requests: Sequence[Request]) -> dict[str, str]:
-    """What the model says to requests of text alone, computed without the host."""
+    """The model's answers to text requests, computed without the host."""
     keys = sorted({one.key for one in requests if isinstance(one.prompt, str)})
     done = subprocess.run(
         [sys.executable, "-m", "tests.hosts.exact", str(model), PACKAGE],
@@ -296,20 +296,20 @@ def exact(model: Path, requests: Sequence[Request]) -> dict[str, str]:
 
 
 def continuing(one: Request, answers: Mapping[str, str]) -> Request:
-    """A request whose prompt is that of an earlier one, its answer and more."""
-    # What stands for an image or a video would be one in a prompt.
+    """A request whose prompt is an earlier prompt, its answer and more."""
+    # In a prompt, a marker would stand for an image or a video.
     reply = answers[one.key].partition("<|")[0]
     return dataclasses.replace(one, prompt=f"{one.prompt}{reply} {one.then}")
 
 
 @dataclass
 class Tally:
-    """What became of requests, and of the server."""
+    """The outcomes of the requests, and the state of the server."""
 
     right: int = 0
     wrong: int = 0
     failed: int = 0
-    # The request, and what was said in place of the right answer.
+    # Requests with their wrong answers.
     odd: list[tuple[Request, str]] = field(default_factory=list)
     # Malformed requests, by how they ended.
     ends: dict[str, set[str]] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class Clients:
     waiting: int = 0
 
     def ask(self, one: Request) -> str:
-        """Send a request, unless the server hangs; returns what is said, or how it ends."""
+        """Send a request, unless the server hangs; returns its answer or its end."""
         if self.waiting > HANGS:
             return f"{FAILED} not asked: the server hangs"
         answer = send(self.host, one)
@@ -374,7 +374,7 @@ class Clients:
 
 
 def send(host: Host, one: Request) -> str:
-    """Send a request; returns what is said, or how it ends."""
+    """Send a request; returns its answer or its end."""
     if one.kind == "malformed":
         if one.name.startswith("messages"):
             host = dataclasses.replace(host, chat=True)
@@ -416,7 +416,7 @@ def expect_end(name: str) -> str:
 
 
 def test_released_answers(model, rounds, tmp_path, capsys, monkeypatch):
-    # Right answers take a second or two here; vllm-mlx lets a client wait for as long as it likes.
+    # Right answers take a second or two here; vllm-mlx has no time limit.
     monkeypatch.setattr(server, "ANSWER_SECONDS", 8)
     tally = load(model, tmp_path / "log", rounds, patched=False)
     with capsys.disabled():

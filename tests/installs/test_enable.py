@@ -30,7 +30,7 @@ def model(python, tmp_path_factory):
 
 
 def right_rounds(python, model, log):
-    """The number of rounds in which all concurrent answers equal the answers alone."""
+    """The number of rounds whose concurrent answers all equal the solo answers."""
     asked = prompts(AT_A_TIME)
     with serving(CASE, model, log, patched=None, python=python) as host:
         solo = host.answer_solo(asked)

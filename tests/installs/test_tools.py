@@ -1,4 +1,4 @@
-"""mlx_patches in the environment that uv or pipx keeps for a host."""
+"""mlx_patches in a host's environment of uv or pipx."""
 
 import sys
 
@@ -39,7 +39,7 @@ def folders(tmp_path):
 
 
 def check(python, server, ours, folders):
-    """Enable the patches beside a host, disable them, and start it with them once."""
+    """Enable and disable the patches next to a host, then start it with them once."""
     run(python, "-c", PLACE, WITNESS)
     assert list_applied(server, **folders) == []
     run(ours, "enable", **folders)

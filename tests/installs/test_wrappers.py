@@ -1,4 +1,4 @@
-"""Tracers wrap what we patch: with the oldest wrapt, the last 1.x, and the newest."""
+"""Tracers wrap the patched functions: with the oldest wrapt, the last 1.x, and the newest."""
 
 from pathlib import Path
 

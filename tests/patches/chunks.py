@@ -1,4 +1,4 @@
-"""Texts in pieces, as tokens bring them."""
+"""Texts in chunks, one per token."""
 
 import itertools
 
@@ -8,7 +8,7 @@ def join_text(responses):
 
 
 def splits(text):
-    """Every way to cut a text into pieces."""
+    """Every way to cut a text into chunks."""
     for cuts in itertools.product((False, True), repeat=len(text) - 1):
         chunks, last = [], 0
         for place, is_cut in enumerate(cuts, 1):

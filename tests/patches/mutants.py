@@ -21,13 +21,13 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclasses.dataclass(frozen=True)
 class FromOld:
-    """A value that is made from the one that it replaces."""
+    """A value computed from the one that it replaces."""
 
     make: Callable[[Any], object]
 
 
 def pass_on(released: Any, *args: Any, **kwargs: Any) -> Any:
-    """A wrapper that changes nothing."""
+    """A wrapper without an effect."""
     return released(*args, **kwargs)
 
 
@@ -64,8 +64,8 @@ PLAIN_ATTRIBUTE: dict[str, object] = {
     "mlx_patches.core.verbs:Attribute": FromOld(lambda kind: lambda name, **_: kind(name))
 }
 # By patch: names of its module, with values that break it. A name in another module has the module
-# before a colon, relative to the patch's folder. A mutant that takes more is in the test of the
-# patch's folder, in ``MUTANTS``.
+# before a colon, relative to the patch's folder. Other mutants are functions in ``MUTANTS`` of a
+# patch's test.
 SIMPLE: dict[str, dict[str, object]] = {
     "batch-quantized": ROWS_BESIDE_THEIR_PLACES,
     "batch-turbo-quant": ROWS_BESIDE_THEIR_PLACES

@@ -1,4 +1,4 @@
-"""Rows of unequal length in one left-padded batch, each compared with the row alone."""
+"""Rows of unequal length in one left-padded batch, each compared with its solo run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def assert_close_in_scale(output: Any, solo: Any) -> None:
 
 
 def compare(batch: Any, model: LabModel) -> None:
-    """Logits of the prompts in a batch, with those of each prompt alone."""
+    """Compare the logits of a batch with each prompt's solo run."""
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
         assert_close(batch[row, PADDING[row] :], model.call([prompt], model.make_cache())[0])

@@ -19,7 +19,7 @@ def test_batch_equals_solo(distribution, repaired, lengths):
 
 
 def test_all_releases_equal_mlx_lm_0_32(distribution, repaired):
-    """The logits equal those of the fixed release for the same weights and config."""
+    """The logits equal the fixed release's for the same weights and config."""
     fields = {"laurel_rank": 8, "altup_correct_scale": True, "altup_coef_clip": 120.0}
     model = tiny(distribution, "gemma3n", **fields)
     logits = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]

@@ -10,7 +10,7 @@ from mlx_patches.patches.caches.chains import patch as chains
 
 from ..releases.conftest import is_installed
 
-# Without mlx-lm beside it, mlx-vlm has caches of its own.
+# Without mlx-lm, mlx-vlm uses its own caches.
 package = "mlx_lm" if is_installed("mlx-lm") else "mlx_vlm"
 module = importlib.import_module(f"{package}.models.cache")
 
@@ -142,7 +142,7 @@ def test_chain_additions_do_not_run(ungated, monkeypatch):
         mx.eval(cache.update_and_fetch(token, token))
     assert len(tied) == 2
     feed(300, 2)
-    assert len(tied) > 2 + 300 / 40  # pieces of several tokens are not counted
+    assert len(tied) > 2 + 300 / 40  # chunks of several tokens are not counted
 
 
 def test_failed_count_leaves_offset(ungated, monkeypatch, caplog):

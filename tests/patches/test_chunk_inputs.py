@@ -30,4 +30,4 @@ def test_each_chunk_gets_its_inputs(ungated, family, lengths):
     assert measure_distance(feed_chunks(**given), feed_chunks()) <= TOLERANCE
 
 
-# Gemma gets the inputs of the prompt's first tokens, and Qwen3-VL is told of each piece.
+# Gemma gets the inputs of the first tokens; Qwen3-VL gets the range of each chunk.

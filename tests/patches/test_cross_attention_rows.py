@@ -6,7 +6,7 @@ from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, S
 
 
 def images(*counts):
-    """The states of rows, whose values are the row's number from 1 on."""
+    """Row states whose values are the row's number, from 1 on."""
     longest = max(counts)
     rows = [
         [[float(row)] if at < count else [0.0] for at in range(longest)]

@@ -6,7 +6,7 @@ from ..releases.conftest import is_installed
 
 
 def test_values_of_width_zero(ungated):
-    """DeepSeek V3.2's indexer keeps keys alone; MLX before 0.30.6 takes no rows of nothing."""
+    """DeepSeek V3.2's indexer keeps only keys; MLX before 0.30.6 cannot index empty arrays."""
     mx = pytest.importorskip("mlx.core")
     ungated("empty-cache-ops")
     package = "mlx_lm" if is_installed("mlx-lm") else "mlx_vlm"

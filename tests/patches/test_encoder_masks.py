@@ -1,4 +1,4 @@
-"""``encoder-masks``: a text's embedding is that of its solo run, in each type."""
+"""``encoder-masks``: a text's embedding equals its solo run, in each type."""
 
 import mlx.core as mx
 import pytest

@@ -1,4 +1,4 @@
-"""``extracted-tokens``: the row goes on as if nothing had been extracted."""
+"""``extracted-tokens``: the row continues unchanged after the extraction."""
 
 import pytest
 

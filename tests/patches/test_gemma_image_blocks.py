@@ -1,4 +1,4 @@
-"""Images that attend both ways: where prompts are cut, padded rows, chunks and batches."""
+"""Images with bidirectional attention: prompt cuts, padded rows, chunks and batches."""
 
 from __future__ import annotations
 

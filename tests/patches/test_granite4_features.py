@@ -15,7 +15,7 @@ def image(length, start=0, layers=2):
 
 
 def read_arguments(features, cache, length):
-    """What a release that cuts once more gets of the first feature, and of the mask."""
+    """The first feature and the mask of a release that cuts them again."""
     seen = []
 
     def call(model, inputs, **kwargs):
@@ -67,7 +67,7 @@ def test_complete_rows_are_unchanged(rows):
 
 
 def log_probabilities(whole, prompt, begun=0, **options):
-    """Those of two tokens after a prompt alone, in the release's ``generate_step``."""
+    """Two solo tokens after a prompt, from the release's ``generate_step``."""
     cache = whole.lab.make_cache()
     if begun:
         whole.module.language_model(mx.arange(1, begun + 1)[None], cache=cache)

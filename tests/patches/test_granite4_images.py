@@ -27,7 +27,7 @@ def prompt(*sizes):
 
 
 def images(*sizes):
-    """Images of random pixels, each the same in every prompt, padded to as many tiles."""
+    """Images of random pixels, the same in every prompt, padded to an equal number of tiles."""
     most = max(SIZES[size][0] for size in sizes)
     pixels = mx.zeros((len(sizes), most, 3, EDGE, EDGE))
     for at, size in enumerate(sizes):

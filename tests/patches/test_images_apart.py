@@ -7,7 +7,7 @@ TWO = [[1, 2, 3], [1, 1, 4]]
 
 
 def calls_of(pixels, grids, axis, answer=lambda pixels: pixels):
-    """The pixels and grids that the release's tower is called with, and what comes back."""
+    """The pixels and grids passed to the release's tower, and its results."""
     seen = []
 
     def tower(model, pixels, grid_thw, output_hidden_states=None):

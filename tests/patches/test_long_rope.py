@@ -21,7 +21,7 @@ def solo_rows(rope, length, offsets):
 
 @pytest.fixture
 def long(ungated):
-    """A LongRoPE with two sets of frequencies and scales, which rotates a part of its input."""
+    """A LongRoPE with two sets of frequencies and scales and a partial rotary factor."""
     module_or_skip("mlx_lm.models.rope_utils", "SuScaledRoPE")
     if not run_probe(PATCH, *PATCH.targets).red:
         pytest.skip("this release has one set of frequencies")

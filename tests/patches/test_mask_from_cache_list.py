@@ -78,7 +78,7 @@ def recurrent(caches):
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_recurrent_cache_is_skipped(tokens, target, caches, ungated):
-    """Its ``make_mask`` returns another kind of mask, and takes other arguments."""
+    """Its ``make_mask`` has other arguments and returns another kind of mask."""
     state = recurrent(caches)
     if not run_probe(PATCH, target).red:
         pytest.skip("the release takes the first of a list itself, of whatever kind")
@@ -108,7 +108,7 @@ def test_first_attention_cache_is_used(window_first, target, caches, ungated):
 @pytest.mark.parametrize("held", [0, 9])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_solo_row_gets_first_layer_mask(tokens, held, target, caches, ungated):
-    """The mask is the one that the release makes of that cache."""
+    """The mask equals the release's mask of that cache."""
     create = require_own(target)
     layers = [caches.KVCache(), caches.RotatingKVCache(4)]
     for layer in layers if held else ():

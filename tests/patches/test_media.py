@@ -47,7 +47,7 @@ def vlm():
 
 @pytest.fixture
 def lm():
-    return module_or_skip("mlx_lm.server", "_inline_image_urls")  # older ones take no images
+    return module_or_skip("mlx_lm.server", "_inline_image_urls")  # older ones reject images
 
 
 def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
@@ -555,7 +555,7 @@ def test_host_written_files_are_loaded(mllm, ungated):
     expect_refusal(utils.load_image, path)  # so it was before the hosts' files were known
     ungated(HOST)
     assert utils.load_image(mllm.process_image_input(data_url(PICTURE))).tobytes() == released
-    # The host has a cache of what it wrote before.
+    # The host caches its earlier results.
     assert utils.load_image(mllm.process_image_input(data_url(png(31, 30)))).size == (31, 30)
     frame = importlib.import_module("numpy").zeros((30, 30, 3), dtype="uint8")
     (path,) = mllm.save_frames_to_temp([frame])

@@ -1,4 +1,4 @@
-"""What a request to vllm-mlx or mlx-openai-server names as media, with stand-ins for the hosts."""
+"""Media in requests to vllm-mlx and mlx-openai-server, with stand-ins for the hosts."""
 
 import asyncio
 import base64
@@ -120,7 +120,7 @@ def test_only_base64_images():
     load(lambda source: sent.append(source) or "/written", raw)
     assert sent == [f"data:image/png;base64,{raw}"]
     expect_refusal(load, sent.append, base64.b64encode(PLAYLIST * 9).decode())
-    # The release takes the whole text for base64, the head included.
+    # The release decodes the whole text as base64, including the head.
     expect_refusal(load, sent.append, data_url("image", CONTENT["image"]).replace("data:", "DATA:"))
     assert len(sent) == 1
 

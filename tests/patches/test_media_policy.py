@@ -365,8 +365,8 @@ def test_slow_response(server, head, drips):
 
     server.answers["/a"] = answer
     began = time.monotonic()
-    # If the server sends nothing for as long as the limit, the connection may time out first. A
-    # busy machine may keep it from sending for a while.
+    # On a busy machine the server may pause for the whole limit; then the connection times out
+    # first.
     limit = 1 if drips else 0.3
     with pytest.raises(Refused, match="longer than 1 s" if drips else "longer|not answer"):
         get(server.url("/a"), Limits(2**20, limit))
@@ -605,7 +605,7 @@ def test_refusal_is_one_log_line(caplog):
 
 
 def put(url: object) -> list[dict[str, Any]]:
-    """What ``put_images`` makes of one part, with stand-ins for mlx-lm's functions."""
+    """The result of ``put_images`` for one part, with stand-ins for mlx-lm's functions."""
     parts = [{"type": "image_url", "image_url": {"url": url}}]
     release = {"_image_parts": lambda parts: parts, "_image_url": lambda p: p["image_url"]["url"]}
     check, given = public_media.check_source, public_media.check_inline

@@ -26,7 +26,7 @@ SPARSE = (
 
 @functools.cache
 def sparse_model(index):
-    """One model for all scenarios: they share what its rows say alone."""
+    """One model for all scenarios: they share its solo runs."""
     return build_model(**SPARSE[index])
 
 

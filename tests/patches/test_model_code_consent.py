@@ -63,7 +63,7 @@ def vlm(ungated):
 
 @pytest.fixture
 def auto(ungated, tmp_path, monkeypatch) -> ModuleType:
-    """transformers with the patch, which keeps its copies of code in the test's folder."""
+    """transformers with the patch; its code copies are in the test's folder."""
     transformers = pytest.importorskip("transformers")
     ungated("model-code-consent")
     monkeypatch.setattr(f"{DYNAMIC}.HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -167,7 +167,7 @@ def test_lora_default_is_no_consent(lm, tmp_path, consent):
     args = SimpleNamespace(
         seed=0, report_to=None, project_name=None, adapter_path="", model=str(tmp_path)
     )
-    if consent is not None:  # as a config of its user says
+    if consent is not None:  # set in the user's config
         args.trust_remote_code = consent
     (ran if consent else expect_refusal)(lambda folder: lora.run(args), tmp_path)
     ran(lm.load, tmp_path, {"trust_remote_code": True})  # refused only while lora.run runs
@@ -221,7 +221,7 @@ AUTO_MAPS = {
 @pytest.mark.parametrize("kind", AUTO_MAPS)
 def test_named_classes_need_consent(auto, tmp_path, monkeypatch, kind):
     name, file = AUTO_MAPS[kind]
-    # From its module: transformers itself gives a stand-in where PyTorch is missing.
+    # From its module: without PyTorch, transformers exports a stand-in.
     load = getattr(importlib.import_module(f"transformers.models.auto.{name}_auto"), kind)
     load = load.from_pretrained
     folder = tmp_path / "model"
@@ -299,7 +299,7 @@ def test_no_spelling_of_folder_bypasses(auto, tmp_path, monkeypatch, place):
 
 
 def test_imports_of_file_do_not_run(auto, tmp_path, monkeypatch):
-    """transformers imports each module that a file imports, to see whether it is installed."""
+    """transformers imports each module that a file imports, to check whether it is installed."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "beside.py").write_text(f"open({str(tmp_path / 'beside-ran')!r}, 'w')")
     load = as_release(auto.AutoTokenizer.from_pretrained)
@@ -422,7 +422,7 @@ def test_transformers_doors_are_known():
 
 
 SERVE = "--host 127.0.0.1 --port {port}"
-# Distribution to a program that says ``trust_remote_code=True`` for its users.
+# Distribution to a program that sets ``trust_remote_code=True`` for its users.
 PROGRAMS = {
     "mlx-lm": ("llama", "mlx_lm.benchmark --model {model} -p 4 -g 1 -n 1"),
     "mlx-vlm": ("gemma4", f"mlx_vlm.server --model {{model}} {SERVE}"),
@@ -464,7 +464,7 @@ def test_program_needs_users_consent(distribution, agreed, tmp_path):
         program.wait()
     message = (tmp_path / "log").read_text()
     assert mark.exists() == agreed, message[-2000:]
-    # Later servers of mlx-vlm tell transformers themselves that nobody agreed.
+    # Later servers of mlx-vlm pass ``trust_remote_code=False`` to transformers.
     assert agreed or REFUSED in message or distribution == "mlx-vlm", message[-2000:]
 
 
@@ -512,7 +512,7 @@ YES = {"trust_remote_code": True}
         ((YES,), {}, True),
         ((None, True), {}, True),
         ((), {"processor_config": YES}, True),
-        ((), {"model_config": YES}, False),  # what a folder says about itself
+        ((), {"model_config": YES}, False),  # a folder's own claim
         ((), {"trust_remote_code": None}, False),
     ],
 )

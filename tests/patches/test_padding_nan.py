@@ -122,7 +122,7 @@ def test_unpadded_batch_gets_no_operation(batch_class, counts, ungated):
 @pytest.mark.parametrize("counts", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
 def test_later_chunks_get_no_operation(batch_class, counts, window, ungated):
-    """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
+    """Only the first chunk of a padded batch adds nodes."""
     added = []
     for count in (1, len(counts)):
         plain = feed_lazily(make_batch(batch_class, [3, 0], window), *counts[:count])
@@ -156,7 +156,7 @@ def test_copy_has_own_padding(batch_class, ungated):
 
 
 def test_joining_rows_bring_padding(batch_class, ungated):
-    """A batch without padding is joined by one whose padding is not completely written yet."""
+    """A batch without padding is joined by one whose padding is only partly written."""
     if not hasattr(batch_class, "extend"):
         pytest.skip("rows cannot join in this release")
     ungated("padding-nan")

@@ -47,7 +47,7 @@ def decode_steps(compressor, batch, rows, starts, count):
 
 
 def check(compressor, caches, found, row, stop):
-    """What a row pooled up to a token is what it pools in one call."""
+    """A row's pooled values up to a token equal those of a single call."""
     own = feed(compressor, caches.PoolingCache(RATIO), row, stop)
     assert mx.allclose(found[: own.shape[1]], own[0], atol=1e-5)
 
@@ -148,7 +148,7 @@ def test_batch_equals_solo(compressor, caches):
     decode_steps(compressor, batch, [0, 1, 2, 3], at, 5)
     batch.filter([3, 0, 2])
     kept, at = [3, 0, 2], [15, 12, 8]
-    fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 restores none without it
+    fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 needs it to restore one
     fresh.state, fresh.meta_state = batch.state, batch.meta_state
     fresh.state = fresh.state
     batch = fresh
@@ -161,7 +161,7 @@ def test_batch_equals_solo(compressor, caches):
 
 
 def test_padded_chunked_batch(compressor, caches):
-    """Rows with unequal histories are fed unequal prompts, in two pieces."""
+    """Rows with unequal histories get unequal prompts in two chunks."""
     histories, lengths = [9, 4, 0], [8, 3, 6]
     rows = [caches.PoolingCache(RATIO) for _ in histories]
     for row, (cache, stop) in enumerate(zip(rows, histories, strict=True)):
@@ -184,7 +184,7 @@ def test_padded_chunked_batch(compressor, caches):
 
 
 def test_trimmed_windows_are_not_read(half, compressor, caches):
-    """As a draft's are: the release cuts what was pooled, and gives the cache its tokens back."""
+    """As after a draft: the release cuts the pooled values and restores the tokens."""
     cache, start = half
     kept = (cache.remainder, *map(copy.copy, (cache.buf_kv, cache.buf_gate)), cache.pooled)
     feed(compressor, cache, 1, start + 8, start)

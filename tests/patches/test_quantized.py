@@ -230,7 +230,7 @@ def loud(channels, tokens=4):
 
 
 def split(module, channels):
-    """A solo cache whose codecs store these channels with more bits."""
+    """A solo cache with more bits for these channels."""
     try:
         cache = module.TurboQuantKVCache(bits=3.5, key_bits=3.5, value_bits=3.5)
     except TypeError:

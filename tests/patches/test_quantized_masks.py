@@ -45,7 +45,7 @@ def test_masks_of_any_kind(base, ungated):
 
 
 def test_single_row_mask_is_unchanged():
-    """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
+    """A solo run gets no additional graph node: its mask broadcasts over groups of heads."""
     mask = mx.ones((1, 1, 2, 6), mx.bool_)
     assert quantized_masks.add_group_axis(mask, 2) is mask
     packed = mx.quantize(mx.ones((1, 2, 6, 32)), group_size=32, bits=8)

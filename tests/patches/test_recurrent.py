@@ -179,7 +179,7 @@ def test_extracted_row_has_no_batch_state():
 
 
 class Uncounted:
-    """A cache whose model does not count the tokens it fed, as before mlx-lm 0.30.4."""
+    """A cache of a model that does not count its tokens, as before mlx-lm 0.30.4."""
 
     def __init__(self, padding):
         self.left_padding = mx.array(padding)

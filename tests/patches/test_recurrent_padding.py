@@ -43,7 +43,7 @@ def repaired(beside):
 
 @or_skip()
 def pad_batch(model: LabModel) -> list[object]:
-    """The caches of a left-padded batch; skips where the release has none."""
+    """The caches of a left-padded batch; skips if the release has none."""
     cache = engine.batch_cache(model, PADDING)
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
         pytest.skip("the release batches no recurrent caches")
@@ -82,7 +82,7 @@ def test_call_without_logits(name, repaired):
     out = model.module(mx.array(TABLE), cache=cache, **given)
     assert out.logits is None and out.shared_kv_states == {}
     assert out.hidden_states[-1].shape[:2] == (2, 5)
-    # The states are those of the prompts, so the next step is right too.
+    # The states equal the prompts' states, so the next step is right too.
     compare_step(model.call([[1], [2]], cache), model)
 
 
@@ -153,7 +153,7 @@ def test_calls_of_hosts(name, repaired):
             one.__class__ = type("Host", (type(one),), {"__module__": __name__})
     compare(model.call(TABLE, cache), model)
 
-    # Both rows are all padding in the first piece, as after a longer row left the batch.
+    # The first chunk of both rows is only padding, as after a longer row left the batch.
     pad_batch(model)
     cache = engine.batch_cache(model, [2, 5])
     out = model.call([[0, 0], [0, 0]], cache)
@@ -198,7 +198,7 @@ def test_mutant_drops_states_of_last_chunk(monkeypatch, feed_last_piece):
 
 
 def test_last_chunk_after_right_padding(monkeypatch, feed_last_piece):
-    """The joined batch still has the padding of the pieces before, and none of the last one."""
+    """The joined batch still has the padding of earlier chunks, but none in the last chunk."""
 
     def by_row(call, bound, cache, fed):
         spans = [(0, int(has_token)) for has_token in fed]
@@ -211,7 +211,7 @@ def test_last_chunk_after_right_padding(monkeypatch, feed_last_piece):
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
 @or_skip()
 def test_prompt_starts_in_last_chunk(name, beside):
-    """The models feed left-padded rows one by one themselves, but not in such a piece."""
+    """The models feed left-padded rows one by one, but not in such a chunk."""
     model = build_or_skip(name)
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
@@ -245,7 +245,7 @@ def test_failing_row_restores_batch(failing):
 
 
 def test_sparse_layer_keeps_padding():
-    """Qwen4 Exp's batch cache keeps its keys in a batch cache of its own, which announces it."""
+    """Qwen4 Exp's batch cache keeps its keys in another batch cache, which announces it."""
     language = pytest.importorskip("mlx_vlm.models.qwen4_exp.language")
     solo = [language.QSAKVCache() for _ in range(2)]
     for length, row in enumerate(solo, start=2):

@@ -1,4 +1,4 @@
-"""Padded batches of recurrent families are fed in one call, and each row keeps its own state."""
+"""Padded batches of recurrent families are fed in one call; each row has its own state."""
 
 import math
 
@@ -102,7 +102,7 @@ def caches(model: LabModel, left: bool) -> list[object]:
 
 
 def skip_without_body(name):
-    """Skip a family whose model calls its layers itself; test_recurrent_padding has it."""
+    """Skip a family whose model calls its layers; test_recurrent_padding covers it."""
     if name.partition(":")[2] in recurrent_padding.WHOLE:
         pytest.skip("its model calls its layers itself: there is no one call of them to watch")
 
@@ -110,7 +110,7 @@ def skip_without_body(name):
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize(
     "name",
-    # These compile kernels, which takes long.
+    # Slow: these compile kernels.
     [
         pytest.param(one, marks=pytest.mark.slow if one.endswith(("rwkv7", "olmo_hybrid")) else [])
         for one in names()
@@ -141,20 +141,20 @@ def test_padded_prompt_is_one_call(name, left, repaired, calls):
 
 
 def same_state(held, state) -> bool:
-    """Whether a row's state equals the one that it has alone, which may still be shorter."""
+    """Whether a row's state equals its solo state, which may be shorter."""
     missing = [(size - own, 0) for size, own in zip(held.shape, state.shape, strict=True)]
     return bool(mx.abs(held - mx.pad(state, missing)).max().item() <= TOLERANCE)
 
 
 @pytest.mark.parametrize("name", names())
 def test_padding_on_both_sides(name, repaired):
-    """Rows that begin late and end early, fed in pieces; the last pieces have one position."""
+    """Rows that begin late and end early, in chunks; the last chunks have one position."""
     model = repaired(name)
     if feeds_rows_itself(name):
         pytest.skip("the release's own model feeds rows one by one")
     cache = caches(model, True)
     if not all(hasattr(one, "lengths") for one in recurrent(cache)):
-        pytest.skip("the release's recurrent caches know of left padding alone")
+        pytest.skip("the release's recurrent caches have only left padding")
     table = [[*row, 0, 0, 0, 0, 0] for row in LEFT]
     table[0][5:] = [0] * len(table[0][5:])
     ends = [5, LONGEST, LONGEST]
@@ -272,7 +272,7 @@ STARTED = [one for one in names() if one.endswith(":recurrent_gemma")]
 
 
 def join_batch(model: LabModel) -> list[object]:
-    """The caches of two rows, of which the second was fed nothing and has states of zeros."""
+    """The caches of two rows; the second has states of zeros."""
     cache = caches(model, True)
     engine.forget(model)
     model.call(LEFT, cache)
@@ -285,7 +285,7 @@ def join_batch(model: LabModel) -> list[object]:
 
 @pytest.mark.parametrize("name", STARTED)
 def test_row_starts_later(name, repaired, monkeypatch, device_reads):
-    """Its first token gives the state that it gives alone; the other row keeps its bits."""
+    """Its first token results in its solo state; the other row is bit-identical."""
     model = repaired(name)
     caches_of, own = [join_batch(model) for _ in range(2)], model.make_cache()
     model.call([[5]], own)
@@ -307,7 +307,7 @@ def test_row_starts_later(name, repaired, monkeypatch, device_reads):
 
 @pytest.mark.parametrize("name", STARTED)
 def test_row_without_tokens_starts_later(name, repaired):
-    """Also where a piece is all padding, and the row's states are zeros already."""
+    """Also in a chunk of padding, when the row's states are already zeros."""
     model = repaired(name)
     cache = join_batch(model)
     for layer in recurrent(cache):

@@ -17,7 +17,7 @@ from ..releases.models import build_or_skip
 pytestmark = pytest.mark.usefixtures("patched")
 
 QWEN = ("mlx-vlm:qwen3_5", "mlx-vlm:qwen3_5_moe")
-# The layers of these read counts beyond a piece.
+# The layers of these use counts beyond a chunk.
 MAMBA = [
     f"{package}:{family}"
     for package in ("mlx-lm", "mlx-vlm")
@@ -26,9 +26,9 @@ MAMBA = [
 
 
 def continue_rows(name: str) -> Cell:
-    """Two rows with prefixes are fed their rests in pieces of two positions.
+    """Two rows with prefixes get their other tokens in chunks of two positions.
 
-    In the first piece both have tokens, in the last one has.
+    Both have tokens in the first chunk, one in the last.
     """
     model = build_or_skip(name)
     texts = rows.rows_of(model, (3, 6), more=(8, 4))

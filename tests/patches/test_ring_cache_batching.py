@@ -40,7 +40,7 @@ def feed(ring, places):
 @pytest.mark.parametrize("line", WALKS)
 @or_skip()
 def test_engine_chunks_keep_prompt_end(line, ungated, beside):
-    """Pieces of one token are a prompt's as long as they come with embeddings."""
+    """Chunks of one token belong to a prompt if they have embeddings."""
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     importlib.import_module("mlx_vlm.generate")
     engines.kinds(model)

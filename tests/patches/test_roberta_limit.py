@@ -1,4 +1,4 @@
-"""``roberta-limit``: the score of a pair that is too long is that of its beginning."""
+"""``roberta-limit``: an overlong pair is scored by its beginning."""
 
 import math
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ MODULE = "mlx_vlm.models.xlm_roberta.xlm_roberta"
 
 
 def tokenize(queries, documents, max_length, **options):
-    """A tokenizer whose tokens are letters."""
+    """A tokenizer of letters."""
     texts = [
         [5 + ord(one) % 50 for one in q + d][:max_length]
         for q, d in zip(queries, documents, strict=True)

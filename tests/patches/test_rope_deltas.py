@@ -238,7 +238,7 @@ def test_second_turn_continues_first(model, ungated):
 
 OFFSET, DELTA, LENGTH = 6, -2, 4
 TEXT = mx.arange(OFFSET + LENGTH)[None]
-# The positions of a text of which an image takes two positions less than tokens.
+# The positions of a text with an image of two positions fewer than tokens.
 WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELTA], axis=1)
 
 
@@ -278,14 +278,14 @@ def test_conversation_positions_are_cut():
     expected = WHOLE[:, OFFSET:].tolist()
     chunk, _ = next_piece(WHOLE)
     assert chunk.position_ids.tolist() == expected
-    # A host that left them on the model may pass those of the turn, or those without the image.
+    # A host may pass the turn's positions, or those without the image.
     for passed in (TEXT[:, :LENGTH], TEXT):
         chunk, _ = next_piece(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
         assert (chunk.position_ids.tolist(), chunk.kept.tolist()) == (expected, [[DELTA]])
 
 
 def test_foreign_positions_are_not_cut():
-    """Those on the model are of the newest request, whose text may have the same length."""
+    """The model keeps the newest request's positions, which may have the same length."""
     expected = [next_piece(TEXT[:, :LENGTH])[0].position_ids.tolist()]
     for text in (None, mx.ones_like(WHOLE)):
         chunk, _ = next_piece(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
@@ -301,7 +301,7 @@ def test_chunk_positions_are_unchanged():
     assert next_piece(own, start=mx.array([OFFSET]))[0].position_ids is own
 
 
-# A prompt in pieces while the positions and deltas on the model are another request's.
+# A chunked prompt while the model keeps another request's positions and deltas.
 AMONG_OTHERS = (
     "mlx-vlm:qwen3_omni_moe prefill_step_size=8 prefill_batch_size=2; add row=9 length=1 tokens=1; "
     "add row=10 length=17 tokens=1; add row=11 length=16 tokens=1 images=1",

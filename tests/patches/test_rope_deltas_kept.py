@@ -25,7 +25,7 @@ def model(request, beside):
 
 
 def test_texts_of_changing_batch_size(model):
-    """In 0.5.0 the engine raised where one row followed three."""
+    """In 0.5.0 the engine raised when one row followed three."""
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, sorted(LENGTHS))]
     together = offline.batch_generate(model, prompts, COUNT)
     for prompt, generated in zip(prompts, together, strict=True):
@@ -45,7 +45,7 @@ def test_text_has_no_image_delta(model):
 
 
 def test_merged_rows_keep_deltas(model):
-    """A host that merges rows passes no deltas: an image's row and a text decode as alone."""
+    """A host that merges rows passes no deltas; an image's row and a text equal their solo runs."""
     deltas = [{"rope_deltas": mx.array([[probe.DELTA]])}, {}]
     prompts = [probe.PROMPT, probe.OTHER]
     own = [

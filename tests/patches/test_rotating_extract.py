@@ -49,7 +49,7 @@ def list_attended(cache, tokens):
 
 
 class Rows:
-    """A rotating batch, and the chunks that each of its rows was fed."""
+    """A rotating batch, and the chunks of each row."""
 
     def __init__(self, window, lengths, chunks=(), right=False, first=1000):
         total = max(lengths)
@@ -140,7 +140,7 @@ def test_any_program(seed, patched):
         lengths = [choose.randint(1, 2 * window + 3) for _ in range(choose.randint(1, 3))]
         # A row may end several chunks before the longest row.
         left, chunks = max(lengths), []
-        while left:  # in chunks of two tokens at least: one is a decode step
+        while left:  # in chunks of at least two tokens: one is a decode step
             size = choose.randint(2, 20)
             chunks.append(size if left - size > 1 else left)
             left -= chunks[-1]
@@ -220,7 +220,7 @@ def same(got, wanted):
 
 
 def spoil(**fields):
-    """A mutant of ``view_tokens`` whose view has fields of the cache, or changed ones."""
+    """A mutant of ``view_tokens`` whose view also has these fields."""
 
     def view(cache, view_tokens=rotating.view_tokens):
         spoilt = view_tokens(cache)

@@ -59,7 +59,7 @@ def rows_and_batch(release, model, *lengths, keep=4):
 
 
 def step(model, batch, rows, tokens):
-    """One decode step together and alone, with the same logits."""
+    """One decode step in a batch and solo, with the same logits."""
     together = model(mx.array([[token] for token in tokens]), cache=batch)
     for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         solo = model(mx.array([[token]]), cache=row)
@@ -137,13 +137,13 @@ def test_step_reads_no_device(release, model, device_reads):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_full_batch_is_not_trimmed(distribution, release, rows, beside):
-    """``speculative-window`` trims the full window of a row alone, and knows one by its counts."""
+    """``speculative-window`` trims only a row's full window, and detects one by its counts."""
     if distribution != "mlx-lm":
         pytest.skip("speculative-window is a patch of mlx-lm")
     manager = beside("speculative-window")
     batch = release.BatchRotatingKVCache(8, [0, 2][:rows])
     keys = mx.ones((rows, 1, 12, 4))
-    batch.update_and_fetch(keys, keys)  # one piece, longer than the window
+    batch.update_and_fetch(keys, keys)  # one chunk, longer than the window
     columns, offset = batch._idx, batch.offset.tolist()
     assert batch.keep == 0
     assert [release.trim_prompt_cache([batch], 1) for _ in range(3)] == [0, 0, 0]

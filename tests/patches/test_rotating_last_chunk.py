@@ -1,4 +1,4 @@
-"""``rotating-last-chunk``: whole models, with batched prompts in pieces, one of one token."""
+"""``rotating-last-chunk``: whole models, with batched prompts in chunks, one of one token."""
 
 import importlib
 

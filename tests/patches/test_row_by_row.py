@@ -33,7 +33,7 @@ NEED_IDS = ("moondream3", "ernie4_5_moe_vl")
 def model(request, ungated, beside) -> Iterator[LabModel]:
     model = build_or_skip(request.param)
     manager = ungated("row-by-row")
-    # Other defects of these models' batches, repaired so that they do not interfere.
+    # Repairs of other defects of these models' batches.
     beside("offset-alias", "mllama-text")
     yield model
     assert not manager.withdrawn
@@ -219,7 +219,7 @@ def test_deltas_are_joined():
 
 @pytest.mark.parametrize(("before", "after"), [(None, None), ("image", "image")])
 def test_prompt_positions_are_not_reused(before, after):
-    """Hunyuan VL stores them on the model; the next prompt raised or was rotated by them."""
+    """Hunyuan VL stores them on the model; the next prompt crashed or used them."""
 
     def call(model):
         model._position_ids = model._position_ids or "computed"

@@ -19,7 +19,7 @@ LONGEST = max(map(len, TEXTS))
 EQUAL = [[1 + (3 * row + place) % 20 for place in range(LONGEST)] for row in range(len(TEXTS))]
 PADDING, TABLE = pad_left(TEXTS)
 STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
-# What an engine passes for a text of Cohere Compass beside its embeddings.
+# An engine's other arguments for a text of Cohere Compass with embeddings.
 SHOWN = mx.array([[0] * pad + [1] * (LONGEST - pad) for pad in PADDING])
 
 
@@ -48,7 +48,7 @@ def feed(model: LabModel, table: list[list[int]], cache: list[Any], **more: Any)
 
 
 def with_mask(model: LabModel, mask: Any) -> dict[str, Any]:
-    """The arguments of a text that the engine passes beside its embeddings."""
+    """The engine's other arguments for a text with embeddings."""
     return {cohere_compass.PADDING: mask} if model.family.name == "cohere_compass" else {}
 
 
@@ -72,7 +72,7 @@ def take_steps(model: LabModel, batch: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_text_equals_solo(model, calls, masked):
-    """In unequal rows, and in the steps after them; nothing is read."""
+    """Unequal rows and the next steps; no device reads."""
     more = with_mask(model, SHOWN) if masked else {}
     batch = engine.batch_cache(model, PADDING)
     with no_reads():
@@ -82,7 +82,7 @@ def test_text_equals_solo(model, calls, masked):
 
 
 def test_chunked_text_equals_solo(model, calls):
-    """The second row begins with the second piece; the last piece is one token."""
+    """The second row begins with the second chunk; the last chunk is one token."""
     batch = engine.batch_cache(model, PADDING)
     ends = [(0, 3), (3, 4), (4, 5)]
     with no_reads():
@@ -141,7 +141,7 @@ def test_single_token_texts_have_no_deltas(model):
 
 
 def test_foreign_deltas_are_ignored(model):
-    """It decodes between the pieces of a text's prompt, with the deltas of its images."""
+    """It decodes between the chunks of a text's prompt, with the deltas of its images."""
     if not hasattr(model.module, "_rope_deltas"):
         pytest.skip("the model keeps none")
     other, batch = (engine.batch_cache(model, PADDING) for _ in range(2))
@@ -155,7 +155,7 @@ def test_foreign_deltas_are_ignored(model):
 
 def test_host_mask_goes_row_by_row(model, calls):
     if model.family.name == "cohere_compass":
-        pytest.skip("it takes a mask of the tokens alone")
+        pytest.skip("its mask covers only the tokens")
     batch = engine.batch_cache(model, PADDING)
     output = feed(model, TABLE, batch, mask=batch[0].make_mask(LONGEST))
     assert calls == [1] * len(TEXTS)
@@ -190,7 +190,7 @@ def with_image(model: LabModel, patches: tuple[int, int], after: int) -> tuple[l
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_images_equal_solo(model, calls, images):
-    """Unequal rows, of which the second is a text if one has an image; and the steps after."""
+    """Unequal rows and the next steps; with one image, the second row is a text."""
     prompts = [with_image(model, (2, 3), 4), with_image(model, (1, 2), 1)][:images]
     ids = [*[ids for ids, _ in prompts], list(range(30, 36))][:2]
     padding, table = pad_left(ids)
@@ -215,7 +215,7 @@ def with_positions(model: LabModel) -> Any:
 
 
 def test_hunyuan_image_positions(model, calls):
-    """An image of each row, which only the model's own position ids tell."""
+    """An image in each row, visible only in the model's own position ids."""
     if not hasattr(model.module, hunyuan_vl.POSITIONS) or model.family.name != "hunyuan_vl":
         pytest.skip("its positions come with each call")
     own = with_positions(model)
@@ -251,7 +251,7 @@ class Embedded(generators.TextOnly):
 
 @or_skip()
 def test_engine_feeds_texts_in_one_call(model, calls):
-    """Its prompts of one batch, with what their embedding step returns."""
+    """Its prompts of one batch, with the results of their embedding step."""
     count = 4
     generator = generators.make_generator(model, count)
     generator.release.model = Embedded(model)
@@ -273,7 +273,7 @@ def test_engine_feeds_texts_in_one_call(model, calls):
         if all(len(row) == count for row in found.values()):
             break
     assert set(calls) == {len(TEXTS)}
-    # Some engines feed the last token of the prompts by itself.
+    # Some engines feed the last token of the prompts separately.
     assert len(calls) <= count + 2
     for text, row in zip(TEXTS, found.values(), strict=True):
         engine.forget(model)

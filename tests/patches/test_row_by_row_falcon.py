@@ -118,7 +118,7 @@ def join_prompts(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tup
     """Each row's padding, and the prompts as one left-padded batch.
 
     Args:
-        prompts: what ``with_image`` returned.
+        prompts: results of ``with_image``.
         hidden: whether the mask itself hides padding.
     """
     padding, table = pad_left([one["ids"] for one in prompts])
@@ -171,7 +171,7 @@ def test_images_equal_solo(model, calls, hidden):
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])
 def test_shared_arguments_go_row_by_row(model, calls, name):
-    """Two equal prompts, of which one's argument is missing: what is left is both rows'."""
+    """Two equal prompts; one lacks the argument, so the other's is used for both rows."""
     _, whole = join_prompts([with_image(model, *IMAGES[0])] * 2)
     if name == "inputs_embeds":
         whole["ids"] = [[one % model.module.args.vocab_size for one in row] for row in whole["ids"]]

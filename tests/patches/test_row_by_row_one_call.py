@@ -19,7 +19,7 @@ ROWS = 8
 PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
 PADDING, TABLE = pad_left(PROMPTS)
 STEPS = [[5 + step] * ROWS for step in range(12)]
-# An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
+# falcon_ocr up to mlx-vlm 0.4.4 keeps one row's delta for all rows.
 OLD = "_rope_delta"
 
 # Patches of other defects that some of these families have.

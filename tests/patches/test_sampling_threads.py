@@ -43,7 +43,7 @@ def draws(sampler, seed, number=DRAWS, wait=lambda: None):
     return tokens
 
 
-# The others compile a kernel each, which takes seconds.
+# The others compile one kernel each, in seconds.
 SOON = ("top_k", "all")
 
 

@@ -1,4 +1,4 @@
-"""``server-ignored-parameters``: values that change nothing, and parameters that are honoured."""
+"""``server-ignored-parameters``: values without an effect, and parameters that are honoured."""
 
 from types import SimpleNamespace
 from unittest.mock import Mock

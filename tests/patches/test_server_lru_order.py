@@ -1,4 +1,4 @@
-"""``server-lru-order``: entries of several kinds, and look-ups that find none."""
+"""``server-lru-order``: entries of several kinds, and look-ups without a result."""
 
 import importlib
 

@@ -40,7 +40,7 @@ def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
 
 def test_finish_reason_and_plain_responses(server):
     responses, context = generate_answer(server, ["a", "b#", "#c"], ["##"])
-    # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
+    # The handler of mlx-lm 0.32 treats the end of the responses as a stop.
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
     responses, _ = generate_answer(server, ["a", "b"], ["##"])
     assert responses[-1].finish_reason == "length"

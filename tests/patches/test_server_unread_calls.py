@@ -1,4 +1,4 @@
-"""``server-unread-calls``: unreadable calls beside readable ones and beside text."""
+"""``server-unread-calls``: unreadable calls with readable ones and with text."""
 
 import pytest
 

@@ -31,7 +31,7 @@ STOPPED = {
     "block": "{% set x %}{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}{% endset %}",
     **{step: DOUBLED.replace("STEP", step) for step in ("n.x ~ n.x", "[n.x, n.x]", "(n.x, n.x)")},
 }
-# Templates and what plain jinja2 makes of them.
+# Templates and their text in plain jinja2.
 SAME = (
     "{% for m in messages %}\n  {{ m.role ~ ': ' ~ m['content'] }}\n{% endfor %}",
     "{{ messages|tojson(indent=2) }}{{ '<&>'|tojson }}{{ [1, 2.5, none]|string }}",
@@ -99,7 +99,7 @@ PROCESSORS = {
 
 @pytest.mark.parametrize("family", PROCESSORS)
 def test_processors_render_in_sandbox(family, monkeypatch):
-    """With jinja2 as released the same call reads the attribute: no release has repaired it."""
+    """In unpatched jinja2 the same call reads the attribute."""
     module = pytest.importorskip(f"mlx_vlm.models.{family}.{PROCESSORS[family]}")
     [kind] = [
         one

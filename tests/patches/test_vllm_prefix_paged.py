@@ -57,7 +57,7 @@ def test_next_turn_is_hit(name):
     if name == "llama":  # whole blocks only; other caches are stored and found whole
         expected = len(PREFIX)
     elif hasattr(paged.scheduler, "_prompt_output_entry_is_useless"):  # vllm-mlx from 0.5.0
-        expected = 0  # the host stores no entry that it could not cut back
+        expected = 0  # the host stores only entries that it can cut back
     else:
         expected = len(turn) - 2
     assert paged.request.cached_tokens == expected

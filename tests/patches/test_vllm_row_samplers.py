@@ -1,4 +1,4 @@
-"""``vllm-row-samplers``: rows keep their settings, and equal rows are sampled in one call."""
+"""``vllm-row-samplers``: rows keep their settings; equal rows share one call."""
 
 import pytest
 

@@ -22,7 +22,7 @@ from ..releases.conftest import is_tested
 from ..releases.models import module_or_skip
 
 THINKING = REASONING["qwen3"]
-# The server looks for a tool call once it has seen "<" or the call's own marker.
+# The server looks for a tool call after "<" or the call's own marker.
 CALLS = (
     ["<b>", "[TOOL_CALLS]add", '{"a": 1}'],
     ["<b>", "No", " or", " yes", "[TOOL_CALLS]add", '{"a": 2}'],
@@ -192,7 +192,7 @@ async def feed_letters(module, text, name="_reasoning_parser"):
 
 
 async def read_all(events):
-    """All events; each step is a task of its own, as in the server."""
+    """All events; each step is a separate task, as in the server."""
     got = []
     while True:
         try:

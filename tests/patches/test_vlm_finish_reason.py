@@ -25,7 +25,7 @@ def server():
 
 
 def test_concurrent_finish_reasons(server, ungated):
-    pytest.importorskip("mlx_patches.patches.server.vlm_stop_text")  # else none ends at its stop
+    pytest.importorskip("mlx_patches.patches.server.vlm_stop_text")  # or none stops early
     ungated("vlm-stop-text", "vlm-finish-reason")
     stops = {"cd": "ab", "x": "abcd", "bc": "a", "y": "abcd", "b": "a", "z": "abcd"}
     answers = request_answers("abcd", {}, *({"stop": stop} for stop in stops))

@@ -12,12 +12,12 @@ from ..releases.models import module_or_skip
 
 
 def texts(messages):
-    """The messages as a server keeps them, without the parts that are no text."""
+    """The messages as a server keeps them: only the text parts."""
     return [one | {"content": "a"} if isinstance(one["content"], list) else one for one in messages]
 
 
 def call_with(body, function, *args):
-    """What a function returns in the task of a request with this body."""
+    """The result of a function in the task of a request with this body."""
     context = contextvars.copy_context()
     context.run(FIELDS.set, body)
     return context.run(function, *args)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no su
 
 @pytest.fixture
 def served(ungated):
-    """An application that answers with its model, after a while, and what it has loaded."""
+    """An application that answers with its model after a while, and its loaded models."""
     fastapi = pytest.importorskip("fastapi")
     if not hasattr(pytest.importorskip("mlx_vlm.server"), "ResponseGenerator"):
         pytest.skip("this release's server has no ResponseGenerator")

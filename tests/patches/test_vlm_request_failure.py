@@ -54,7 +54,7 @@ def prompt_of(whole, row, fails=False):
 
 
 def serve_clients(kind, whole, prompts, last, fails):
-    """What the clients get, of whom some fail, each with its own error; the last comes later."""
+    """The clients' answers; some fail, each with its own error; the last comes later."""
     clients = Clients(prompts)
     inputs = {f"row {row}": one.inputs for row, one in enumerate([*prompts, last])}
     mx.eval(list(inputs.values()))

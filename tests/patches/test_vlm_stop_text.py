@@ -42,7 +42,7 @@ def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
         tokens, cancelled = generate_answer(chunks, stop=stop)
         assert join_text(tokens) == wanted, chunks
         assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
-        # A row that has ended by itself is not cancelled.
+        # A finished row is not cancelled.
         ends = [text.find(word) + len(word) for word in listed if word and word in text]
         assert cancelled == [7] * (min(ends, default=len(text)) <= len(text) - len(chunks[-1]))
         assert all(token.finish_reason is None for token in tokens[:-1])

@@ -19,7 +19,7 @@ class SimpleToken:
 
 
 def check(text, size, start="<c>", end="</c>", thinking=lambda token: False):
-    """The text of an answer in pieces, whose calls are readable if they begin with a g."""
+    """The text of a chunked answer; its calls are readable if they begin with a g."""
     chunks = [text[at : at + size] for at in range(0, len(text), size)]
     tokens = [SimpleToken(chunk) for chunk in chunks[:-1]] + [SimpleToken(chunks[-1], "stop")]
     return join_text(

@@ -26,7 +26,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable, Result
 from mlx_patches.probes.child import open_gate
 
-# A worker compiles MLX's kernels in a folder of its own, until it ends.
+# Each worker compiles MLX's kernels in its own temporary folder.
 KERNELS = ExitStack()
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["TMPDIR"] = str(KERNELS.enter_context(kernel_folder()))
@@ -155,7 +155,7 @@ def list_patched() -> list[str]:
     return found
 
 
-# Where an earlier test left a patch: that test has failed, and those after it need not.
+# Patches that a failed test left: later tests need not fail too.
 _left: set[str] = set()
 
 
@@ -170,7 +170,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def ungated() -> Iterator[Callable[..., Manager]]:
-    """Applies patches, or those of ids, without the gate, and takes them out after the test."""
+    """Applies patches, or patch ids, without the gate, and removes them after the test."""
     managers: list[Manager] = []
     registry = catalogue.builtin()
 
@@ -192,7 +192,7 @@ def ungated() -> Iterator[Callable[..., Manager]]:
 
 @pytest.fixture
 def beside(ungated: Callable[..., Manager]) -> Callable[..., Manager]:
-    """Applies the patches of other defects that a test would meet; one that is gone is left out."""
+    """Applies the patches of other defects that a test would meet; deleted ones are skipped."""
     registry = catalogue.builtin()
     return lambda *ids: ungated(*(id_ for id_ in ids if id_ in registry))
 

@@ -189,7 +189,7 @@ def live_bytes(make: Callable[[], Any]) -> int:
 
 
 def with_models() -> tuple[str, ...]:
-    """The code whose reads count where the releases' models may not read either."""
+    """The code whose device reads count, since the releases' models may not read either."""
     folders = filter(None, map(models_folder, MODEL_PACKAGES.values()))
     return (*OURS, *(f"{folder}/" for folder in folders))
 

@@ -1,4 +1,4 @@
-"""Modules and tiny models of the installed release; a test is skipped where it lacks them."""
+"""Modules and tiny models of the installed release; a test is skipped if it lacks them."""
 
 import importlib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .conftest import is_installed, is_tested
 
 @contextmanager
 def or_skip() -> Iterator[None]:
-    """Skips where the release lacks what the block, or the decorated function, asks it for."""
+    """Skips if the release lacks a name of the block or the decorated function."""
     try:
         yield
     except (NotApplicable, NotBuilt) as reason:
@@ -27,12 +27,12 @@ def or_skip() -> Iterator[None]:
 
 
 def module_or_skip(name: str, *having: str) -> ModuleType:
-    """A module of the installed release; skips where it is missing, or lacks one of these names."""
+    """A module of the installed release; skips if it is missing or lacks one of these names."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as reason:
         if not f"{name}.".startswith(f"{reason.name}."):
-            raise  # the release has it, and lacks what it imports
+            raise  # the release has it, but lacks one of its imports
         pytest.skip(str(reason))
     for one in having:
         if not hasattr(module, one):
@@ -47,7 +47,7 @@ def present(*modules: str) -> list[str]:
 
 @or_skip()
 def build_or_skip(family: Family | str) -> LabModel:
-    """A family's tiny model; skips where the release has none. ``mlx-lm:llama`` is a name."""
+    """A family's tiny model, as ``mlx-lm:llama``; skips if the release has none."""
     if isinstance(family, str):
         family = Family(*family.split(":"))
     if not is_installed(family.distribution):

@@ -41,7 +41,7 @@ class Matcher:
         return self.steps
 
     def _end_of(self, items: Any, at: int) -> int:
-        """Where the match at a place ends; -1 if there is none."""
+        """The end of the match at a place; -1 if there is none."""
         end = -1
 
         def note(place: int) -> bool:
@@ -162,7 +162,7 @@ def _is_in(members: list[Any], code: int) -> bool:
 
 
 def hostile(expression: re.Pattern[Any], times: int) -> Iterator[str]:
-    """Texts that repeat what an expression names, behind what it begins with, and cut short."""
+    """Texts that repeat an expression's words after its beginning, also cut short."""
     letters, runs = {OUTSIDE: None, "\n": None}, {}
     _collect(Matcher(expression).tree, letters, runs)
     alphabet, first = list(letters)[:12], list(runs)[:4]

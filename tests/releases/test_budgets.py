@@ -43,7 +43,7 @@ COUNTING = (
     *("qwen3_next", "kimi_linear", "granitemoehybrid", "falcon_h1", "mamba2", "jamba"),
     *("cohere2", "exaone4"),
 )
-# Two spans of decode steps, each longer than the period in which a graph grows and is cut.
+# Two spans of decode steps, each longer than the period in which a graph is cut.
 EARLY, LATE = range(40, 80), range(260, 300)
 # Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
@@ -103,7 +103,7 @@ COUNTED = [
 
 @cache
 def model_of(family: Family) -> LabModel:
-    """A model that was called once: some models keep arrays that their first call computes."""
+    """A model after one call: some models keep arrays of their first call."""
     model = build(family)
     call_once(model)
     return model
@@ -185,7 +185,7 @@ def test_solo_adds_no_nodes(family: Family, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", BATCHED)
 def test_engine_evaluates_no_more_nodes(family: Family, tmp_path: Path) -> None:
-    """An engine evaluates only the tokens: what a release leaves lazy costs it nothing."""
+    """An engine evaluates only the tokens: lazy arrays of a release are free."""
     model = model_of(family)
 
     def count_evaluated() -> int:

@@ -30,7 +30,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Watched:
-    """Runs layers without their checks, and notes what they do where a check says no."""
+    """Runs layers without their checks, and records their effects if a check is false."""
 
     def __init__(self) -> None:
         self.applied: set[str] = set()
@@ -43,7 +43,7 @@ class Watched:
         return patch._replace(targets=tuple(targets))
 
     def target(self, patch: str, target: Target) -> Target:
-        """A target whose layer runs in every call, and is watched."""
+        """A watched target whose layer runs in every call."""
         calls: list[list[tuple[Any, Any]]] = []  # of the original, in each call of the layer
 
         def watch(original: Any) -> Any:
@@ -109,9 +109,8 @@ ANSWER = [17]
 
 
 def list_skipped_calls() -> dict[str, Call]:
-    """The calls that checks skip, of the patches whose probes and families in the lab make none.
-
-    The tests of the patches have them, as ``SKIPPED``.
+    """The calls that checks skip, ``SKIPPED`` in a patch's tests, of patches whose probes and lab
+    families make none.
     """
     checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
     tests = [load_tests(patch) for patch in checked]

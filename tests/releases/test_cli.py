@@ -154,7 +154,7 @@ def test_explain_and_list_every_patch():
     listed = run("list").stdout
     for patch in catalogue.builtin():
         assert patch.id in listed
-        # In this process: a process for each patch takes most of a minute.
+        # In this process, since a process per patch takes most of a minute.
         explained = CliRunner().invoke(cli, ["explain", patch.id])
         assert explained.exit_code == 0
         for heading in ("Why", "How", "Upstream", "Retire when"):

@@ -27,14 +27,14 @@ def has_module(outcome) -> bool:
 class TestConformance(Conformance):
     @pytest.fixture(params=every_patch())
     def case(self, request):
-        # Not asked when tests are collected: it imports the release's models.
+        # Not at collection: it imports the release's models.
         if not ready(request.param):
             pytest.skip("no target of the patch is affected here")
         return Case(request.param)
 
 
 def test_patch_without_targets_is_not_needed():
-    """The rest of the registry: the patches that the suite above leaves out."""
+    """The other patches of the registry."""
     for patch in catalogue.builtin():
         if not ready(patch):
             outcomes = Case(patch).manager().apply(patch)

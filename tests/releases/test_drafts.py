@@ -43,7 +43,7 @@ def make_drafter(model):
 
 
 def script(drafter, generator, answers, known):
-    """Let the drafter know the answers, and be wrong now and then."""
+    """Give the drafter the answers, with some errors."""
     released, draw = type(drafter).draft_block, random.Random(1)
 
     def draft(*args, **options):

@@ -13,7 +13,7 @@ from .conftest import is_needed, is_tested
 from .models import build_or_skip, vlm_engine
 
 SCENARIOS = ("features", "features-chunked", "features-served")
-# Families whose embedding step returns embeddings alone, or positions, or layers of features.
+# Families whose embedding step returns only embeddings, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
 
 

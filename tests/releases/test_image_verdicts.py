@@ -1,4 +1,4 @@
-"""The audit of a folder with images reports what was measured of its kind, stage by stage."""
+"""The audit of a folder with images reports the results of its kind, stage by stage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_configs(kind: str, folder: Path) -> tuple[Path, Path]:
 
 
 def list_wrong(kind: str, is_saved: bool) -> dict[str, list[str]]:
-    """The stages that are wrong as released, and those that are wrong with the patches."""
+    """The wrong stages without the patches, and with them."""
     before, after = (EVIDENCE[part].get(kind, {}) for part in ("without", "with"))
     stages = [one for one in {**before, **after} if is_saved or one != outside.SAVED]
     left = [one for one in stages if after.get(one) == "r"]

@@ -8,7 +8,7 @@ from .models import build_or_skip
 
 TOKENS = 6
 CHUNK = 4
-# The lengths of the first prompts, and of those that join after two pieces.
+# The lengths of the first prompts, and of those that join after two chunks.
 CASES = [([30, 25], [12]), ([30], [12, 9])]
 # A family with key-value caches only, and one that also has recurrent caches.
 FAMILIES = ["qwen3", "lfm2"]

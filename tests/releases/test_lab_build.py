@@ -31,7 +31,7 @@ def test_family_builds_and_is_sensitive(family):
     assert sensitivity(model) > 1e-3
 
 
-# Families whose kernels round differently in a batch than alone, most in state-space steps.
+# Families whose kernels round differently in a batch, most in state-space steps.
 NOISY = ("llama", "gemma3_text", "olmo2", "mamba2", "plamo2")
 
 

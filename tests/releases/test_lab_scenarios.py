@@ -247,7 +247,7 @@ def test_growing_graph_is_red(right, monkeypatch):
 
 
 def test_changed_cache_dtype_is_red(right, applied, monkeypatch):
-    # The dtype of the weights does not matter: a cache must have the dtype that it has alone.
+    # The dtype of the weights does not matter: a cache must have its solo dtype.
     model = replace(right, dtype=BFLOAT16)
     if SCENARIOS["cache-dtype"](model).verdict == "n/a":
         pytest.skip("no batch joins here that has no keys yet")

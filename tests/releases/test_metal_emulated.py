@@ -17,7 +17,7 @@ from mlx_patches.lab.metal_emulated.journal import JOURNAL, Fault, NotRun
 from mlx_patches.lab.metal_emulated.kernel import Kernel
 from mlx_patches.lab.metal_emulated.mac import compile_or_run
 
-# tests/unit/test_metal_emulated.py has what is said without a compiler.
+# tests/unit/test_metal_emulated.py tests the messages without a compiler.
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 
 
@@ -33,7 +33,7 @@ def kernel(source, inputs=("x",), **more):
 
 
 def launch(made, inputs, shape=(4,), dtype=mx.float32, threads=None, group=32, **more):
-    """What one launch returns; a thread a value by default."""
+    """The result of one launch, by default with one thread per value."""
     grid = (threads or max(1, int(np.prod(shape))), 1, 1)
     place = {"grid": grid, "threadgroup": (group, 1, 1)}
     (out,) = made(inputs=inputs, output_shapes=[shape], output_dtypes=[dtype], **place, **more)

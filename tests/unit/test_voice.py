@@ -70,7 +70,7 @@ def summaries() -> list[str]:
 def names() -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted((path for place in PLACES for path in place.rglob("*.py")))
+        for path in sorted(path for place in PLACES for path in place.rglob("*.py"))
         for line, name in voice.functions(path.read_text())
         if voice.is_participle(name) and name != "patched"  # public: a ``with`` block
     ]
