@@ -37,7 +37,7 @@ _NOT_PARTICIPLES = re.compile("embed|exceed|feed|need|proceed|seed|shed|speed|su
 
 
 def faults(text: str) -> list[str]:
-    """Each forbidden phrase of a text, with what to write in its place."""
+    """Each forbidden phrase of a text, with its replacement."""
     found = ((pattern.search(text), instead) for pattern, instead in _RULES.items())
     return [f"{match[0]!r}: write {instead}" for match, instead in found if match]
 

@@ -1,4 +1,4 @@
-"""``vlm-model-swap``: requests to several models, in turns; nothing is loaded for nobody."""
+"""``vlm-model-swap``: requests to several models, in turns."""
 
 import asyncio
 from typing import Any

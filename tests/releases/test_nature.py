@@ -19,7 +19,7 @@ from .conftest import every_patch
 
 PATCHES = [parameter.values[0] for parameter in every_patch()]
 # A function that MLX compiled has a type that cannot be subclassed, copied or pickled, and the
-# random state of one thread. What finds the right one for each thread is a Python function.
+# random state of one thread. A Python function finds the right one for each thread.
 COMPILED = ("gc_func", "_gc_func")
 OF_COMPILED = ("type", "0 copied", "0 pickled")
 KINDS = [

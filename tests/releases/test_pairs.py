@@ -1,4 +1,4 @@
-"""Two patches at one attribute: each can be taken out alone, in either order, and put back."""
+"""Two patches at one attribute can be removed in either order and reapplied."""
 
 import sys
 from itertools import permutations
@@ -60,7 +60,7 @@ def manager():
 
 
 def pytest_generate_tests(metafunc):
-    # Only where slow tests run: it imports and patches all of the release.
+    # Only with slow tests: it imports and patches all of the release.
     runs = "not slow" not in metafunc.config.getoption("markexpr")
     metafunc.parametrize(("path", "patch", "other"), list_shared_attributes() if runs else [])
 

@@ -19,7 +19,7 @@ def without(patch, target):
 @pytest.mark.parametrize(("patch", "target"), every_target())
 def test_gate_agrees_with_probe_and_patch_repairs(patch, target, ungated):
     before, decided = without(patch, target), verdict(patch, target)
-    # A drifted target holds back the patch's others, also where its own probe cannot run.
+    # A drifted target holds back the patch's others, even if its own probe cannot run.
     assert decided.status is not Status.DRIFTED, decided.reason
     if isinstance(before, NotApplicable):
         assert not decided.ok, decided.reason

@@ -1,4 +1,4 @@
-"""What a patch adds to a request is linear in it: inputs of sizes n, 4n and 16n."""
+"""The cost of a patch is linear in the request: inputs of sizes n, 4n and 16n."""
 
 import ast
 import contextlib
@@ -27,7 +27,7 @@ PATCHES = Path(stop_strings.__file__).parents[1]
 SIZE = 96
 Case = Callable[[int], Callable[[], Any]]
 
-# The modules whose functions get what a request contains.
+# The modules whose functions get contents of a request.
 PATH = re.compile(
     r"mlx_lm\.(server|generate|sample_utils|tokenizer_utils|tool_parsers)"
     r"|mlx_vlm\.(server|generate|sample_utils|tokenizer_utils|apc|utils|prompt_utils)"
@@ -400,7 +400,7 @@ def vllm_hit(n: int) -> Callable[[], Any]:
 
 
 def page_blocks(n: int) -> Callable[[], Any]:
-    """A prompt of n blocks of two tokens that is stored and fetched."""
+    """Store and fetch a prompt of n blocks of two tokens."""
     paged = module_of("vllm_mlx.vllm_prefix.paged")
     tokens, keys = list(range(2 * n + 1)), paged.Keys(range(2 * n + 1))
     index, blocks = paged.Index(), {}
@@ -702,7 +702,7 @@ def xtc_tokens(n: int) -> Callable[[], Any]:
 
 
 def nest_lists(n: int) -> list[Any]:
-    """Lists in lists, n in all, no deeper than JSON's reader goes."""
+    """n nested lists, within the depth limit of JSON's reader."""
     found: list[Any] = []
     for _ in range(min(n, 400)):
         found = [found]
@@ -843,7 +843,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "host-media-policy": [
         *refuse("server.media.fetch_policy", "split_url"),
-        # Longer than the longest path: up to there, following links may take its square.
+        # Longer than the longest path: below that, following links may be quadratic.
         *refuse("server.media.paths", "resolve_path", [Path("/")], times=64),
         *refuse("server.media.public", "check_inline"),
         *refuse("server.media.public", "check_voice_name"),
@@ -940,7 +940,7 @@ CASES: dict[str, list[Case]] = {
 
 
 def on_path() -> list[str]:
-    """The patches with a target that gets what a request contains."""
+    """The patches with a target that gets contents of a request."""
     registry = catalogue.builtin()
     declared = map(registry.find_declared, registry.ids())
     return sorted(
@@ -987,7 +987,7 @@ def test_no_expression_reads_a_text_again_and_again(name, expression):
     assert not (found := backtracks(expression)), found
 
 
-# What the counts must see: what the patches did before, and the same work in other forms
+# Work that the counts must detect: earlier forms of the patches, and the same in other forms
 
 
 def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:

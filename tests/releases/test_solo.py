@@ -36,9 +36,9 @@ def sample() -> list[Family]:
 
 @pytest.mark.parametrize("family", sample(), ids=str)
 def test_solo_changes_only_where_wrong(family):
-    """Output alone may change only if it depended on how the prompt is cut into chunks.
+    """Solo output may change only if it depended on the chunks of the prompt.
 
-    Patches that repair other defects of a request alone, ``affects_solo``, are left out.
+    Patches that repair other defects of single requests, ``affects_solo``, are skipped.
     """
     model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]

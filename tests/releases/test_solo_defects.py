@@ -53,7 +53,7 @@ def test_only_model_patches_are_named():
     named = [patch for patch in catalogue.builtin() if patch.affects_solo]
     assert named
     for patch in named:
-        # What only carries the model's state, such as a prefix cache, is a supporting target.
+        # Carriers of the model's state, such as a prefix cache, are supporting targets.
         own = [target for target in patch.targets if not target.supports]
         assert own
         hosts = [target for target in own if target.distribution == "vllm-mlx"]  # its own models

@@ -122,10 +122,10 @@ def test_streamed_text_equals_decoded_text(distribution):
     wrong = reds("streamed", distribution)
     utils = importlib.import_module(f"{distribution.replace('-', '_')}.tokenizer_utils")
     if distribution == "mlx-vlm" and not hasattr(utils.SPMStreamingDetokenizer, "_flush_bytes"):
-        # Up to mlx-vlm 0.3.9 it takes bytes for letters, which no patch repairs.
+        # Up to mlx-vlm 0.3.9 it treats bytes as letters; no patch repairs that.
         assert "sentencepiece texts" in wrong
         return
-    # mlx-vlm streams the spaces that transformers before 5.7 leaves out of the whole text.
+    # mlx-vlm streams spaces that transformers before 5.7 drops from the whole text.
     is_cleaned = Version(metadata.version("transformers")) < Version("5.7")
     cleaned = CLEANED if distribution == "mlx-vlm" and is_cleaned else set()
     assert not (wrong - cleaned) & {f"{kind} texts" for kind in KINDS}
@@ -166,7 +166,7 @@ def no_server(*args):
 def test_draws_in_threads(distribution, monkeypatch):
     monkeypatch.setattr(draws, "serving", no_server)
     names = reds("draws", distribution)
-    # mlx-vlm has samplers of its own from 0.6 on, and those of mlx-lm before.
+    # mlx-vlm has its own samplers from 0.6 on, and mlx-lm's before.
     affected = is_needed("sampling-threads")
     assert bool(names) is affected
     assert not affected or {"temperature", "top_p", "min_p", "top_k", "xtc"} <= names

@@ -38,9 +38,9 @@ ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
 # Seconds for everything but the threads' work, on a busy machine.
 GRACE = 120
-# A model that needs no patch, and one whose padded prompts need one patch, of its call and of its
-# layers'. The model's call announces the padding, so each layer may heed it or not: a call that
-# spans a change runs some layers with the patch and some without.
+# A model that needs no patch, and one whose padded prompts need a patch of its call and of its
+# layers. The model's call announces the padding, so each layer may heed it or not: a call during a
+# change runs some layers with the patch and some without.
 RIGHT_ALREADY = (Family("mlx-vlm", "llama"), Family("mlx-lm", "llama"))
 REPAIRED = (Family("mlx-vlm", "mamba"), Family("mlx-lm", "mamba"))
 # Small modules with a target, which those models do not use.
@@ -74,7 +74,7 @@ MLX_IN_TURN: AbstractContextManager[Any] = (
 
 
 class Caller:
-    """A model in its own thread, where its arrays live, and the answers that it may return."""
+    """A model in the thread of its arrays, and the answers that it may return."""
 
     def __init__(self, choice: Iterable[Family]):
         self.family = next(f for f in choice if has_module(module_of(f)))
@@ -87,7 +87,7 @@ class Caller:
         self.known.append(self.thread.submit(self._answer).result(GRACE))
 
     def learn_mixes(self) -> None:
-        """Add the answers of a patched call some of whose layers run without the patch."""
+        """Add the answers of patched calls with some unpatched layers."""
         (place,) = (
             (target.module, target.name.partition(".")[0])
             for target in catalogue.builtin().get("recurrent-padding").targets
@@ -203,7 +203,7 @@ def run_threads(seconds: float) -> dict[str, int]:
 
 
 def apply_and_restore(ids: list[str]) -> None:
-    """Put some patches in, and take them out one by one in another order."""
+    """Apply some patches, and remove them one by one in another order."""
     mlx_patches.apply(patches=ids)
     for id_ in random.sample(ids, len(ids)):
         mlx_patches.restore(patches=[id_])

@@ -78,7 +78,7 @@ def shift_loaded(original, *args, **kwargs):
 
 
 def shift_quantized(original, caches):
-    """Rows of which one is quantized merge to keys that are off."""
+    """If a row is quantized, its batch has shifted keys."""
     merged = original(caches)
     if any(hasattr(layer, "bits") for row in caches for layer in row):
         for layer in merged:
@@ -214,9 +214,9 @@ SOON = ("add", "drop", "trim", "save", "kv_bits")
 @pytest.mark.parametrize(
     "line",
     [
-        # The model alone reads a prompt of several tokens with a batch's quantized caches only.
+        # Only a batch's quantized caches let the model run a prompt of several tokens.
         "mlx-vlm:paddleocr_vl kv_bits=8; add row=8 text=1 length=2 tokens=1",
-        # The model knows more tokens than its texts have.
+        # The model's vocabulary exceeds the tokens of its texts.
         "mlx-vlm:molmo_point logprobs=1; add row=16 length=1 tokens=1",
         "mlx-vlm:paddleocr_vl prefill_batch_size=1 kv_bits=8 prefix=1; "
         "add row=1 length=4 tokens=2; add row=2 length=5 tokens=1",

@@ -1,4 +1,4 @@
-"""Every way of starting a host is the same host, as the table in docs/activation.md says."""
+"""Every way of starting a host patches it, as in the table of docs/activation.md."""
 
 import pytest
 

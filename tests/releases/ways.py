@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "activation.md"
 BEGIN, END = "<!-- ways: python -m tests.releases.ways -->\n", "<!-- ways: end -->\n"
 BY = ("`mlx-patches run`", "`mlx-patches enable`", "`apply()` at the top of a launcher")
 APPLY = "import mlx_patches; mlx_patches.apply()\n"
-# The last process to end is the server: it tells whether the code that it ran is the patched one.
+# The last process to end is the server: it reports whether it ran patched code.
 REPORT = """
 import atexit
 def report():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """What a call did: lines run, bytes allocated, and the most bytes that it held at once."""
+    """The cost of a call: lines run, bytes allocated, and the peak of live bytes."""
 
     lines: int
     allocated: int
@@ -55,7 +55,7 @@ def measure(call: Callable[[], Any]) -> Work:
 
 
 def superlinear(make: Callable[[int], Callable[[], Any]], size: int) -> str:
-    """Which of its work grows faster than its input of size n, 4n and 16n; empty if none does.
+    """The work that grows faster than the input of sizes n, 4n and 16n; empty if there is none.
 
     Args:
         make: builds the call for an input of a size; its own work is not counted.

@@ -12,8 +12,8 @@ from textwrap import dedent
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-# Its import replaces a finder in sys.meta_path. It is imported here, before any test whose fixtures
-# restore sys.meta_path.
+# Its import replaces a finder in sys.meta_path, so it comes before fixtures that restore
+# sys.meta_path.
 import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
@@ -273,7 +273,7 @@ def in_threads(functions: list[Callable[[], object]]) -> None:
 
 
 def run_code(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
-    """What a program of its own process prints, line by line, and its errors."""
+    """The printed lines and the errors of a program in a new process."""
     variables = {"PYTHONPATH": str(path), **environment}
     done = run_command([sys.executable, "-c", dedent(code)], **variables)
     assert done.returncode == 0, done.stderr
@@ -283,7 +283,7 @@ def run_code(code: str, path: object = "", **environment: str) -> tuple[list[str
 def run_command(
     command: Sequence[object], cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The end of a program that has these environment variables too."""
+    """Run a program with additional environment variables."""
     env = {**os.environ, **variables}
     words = [str(word) for word in command]
     return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""No patch tells objects apart by a name that another patch adds to their class."""
+"""No patch detects objects by a name that another patch adds to their class."""
 
 import ast
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from mlx_patches.patches import catalogue
 PATCHES = Path(mlx_patches.patches.__file__).parent
 # The release's own __init__ sets these: a patch converts them, and adds them to no object.
 CONVERTED = {"offset", "left_padding", "lengths", "max_size", "_lengths", "_right_padding"}
-# Methods that patches add: who asks for one of them calls it.
+# Methods that patches add, which are called if they exist.
 CALLED = {"extract", "merge"}
-# (the module that asks, the name): why it is right.
+# (the module, the name): why it is right.
 DECLARED = {
     ("_shared.quantized", "seed"): "of a cache; a patch adds a request's",
     ("_shared.rows", "seed"): "of a cache; a patch adds a request's",

@@ -141,7 +141,7 @@ def of(distribution, *patches):
 @pytest.mark.parametrize(
     ("arguments", "imports", "expected"),
     [
-        # Patches alone are for every model.
+        # Named patches are for every model.
         ({"patches": ["method"]}, "mlx_vlm.models.cache", of("mlx-vlm", "method")),
         ({"patches": ["function"]}, "mlx_vlm.models.sound.language", of("mlx-vlm", "function")),
         # Models activate their entries whatever is imported, and no others.
@@ -153,7 +153,7 @@ def of(distribution, *patches):
         ({"models": ["sound"]}, "mlx_vlm.models.gemma4", of("mlx-vlm", "always")),
         # A model that the matrix does not know has the default entry.
         ({"models": ["newest"]}, "mlx_vlm.models.cache", of("mlx-vlm", "function", "always")),
-        # Without either, the import of a model activates its entry, for its package alone.
+        # Without either, the import of a model activates its entry, only for its package.
         ({}, "mlx_vlm.models.cache", of("mlx-vlm", "always")),
         ({}, "mlx_vlm.models.gemma4.language", of("mlx-vlm", *BATCH)),
         ({}, "mlx_lm.models.gemma4", of("mlx-lm", "method", "always")),

@@ -101,7 +101,7 @@ def test_companion_patch_is_found(effect, monkeypatch):
     ],
 )
 def test_found_patches_are_enough(effect, monkeypatch, rule, expected, found):
-    """Also where several patches repair a defect, so that none of them is missed alone."""
+    """Also if several patches repair a defect, so that removing one changes nothing."""
     on = effect[0]
     cells = {"trim": lambda model: Cell("green" if rule(on) else "red")}
     monkeypatch.setattr(scenarios, "SCENARIOS", cells)

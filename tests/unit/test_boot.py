@@ -38,7 +38,7 @@ def test_boot_is_light():
 @pytest.mark.parametrize(
     ("code", "on"),
     [
-        # At the first import, or at once where the package is there already.
+        # At the first import, or at once if the package is already imported.
         (BOOT + LOADED, False),
         (f"{BOOT}import mlx_lm; {ACTIVE}", True),
         (f"import mlx_lm; {BOOT}{ACTIVE}", True),
@@ -82,7 +82,7 @@ def test_boot_after_path_is_complete(tmp_path):
     (site / "zzz.pth").unlink()
     orphan = run_command([python, "-c", "print(1)"])
     assert (orphan.returncode, orphan.stdout, orphan.stderr) == (0, "1\n", "")
-    (site / "mlx_patches").mkdir()  # what an uninstaller leaves
+    (site / "mlx_patches").mkdir()  # the leftovers of an uninstaller
     (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
     broken = run_command([python, "-c", "print(1)"])
     assert (broken.returncode, broken.stdout, broken.stderr) == (0, "1\n", "")

@@ -1,4 +1,4 @@
-"""Checks (``Target.when``): a call that no layer needs runs the original alone."""
+"""Checks (``Target.when``): a call that no layer needs runs only the original."""
 
 import pytest
 

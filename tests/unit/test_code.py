@@ -121,7 +121,7 @@ def test_invalid_file_is_not_measured(release):
 
 
 def test_images_of_the_same_code(release, monkeypatch):
-    """A set in which only images were measured is found by its code, and not for scenarios."""
+    """A set of image measurements is found by its code, but not for scenarios."""
     table = code._table()
     table["images"] = {"mlx-lm 1.0": table["sets"].pop("mlx-lm 1.0")}
     files = {name: {"toy": name} for name in ("mlx-lm 1.0", "mlx-lm 1.1")}

@@ -46,7 +46,7 @@ def test_delete_a_patch(copy, area, name):
     ):
         text = (copy / file).read_text()
         (copy / file).write_text(re.sub(line, "", text, flags=re.MULTILINE))
-    for command in WRITE:  # a tool uses the package that is beside it
+    for command in WRITE:  # a tool uses the package next to it
         subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, cwd=copy)
     here = {"cwd": copy, "env": {**os.environ, "PYTHONPATH": str(copy)}}
     left = subprocess.run(

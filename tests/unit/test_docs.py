@@ -57,7 +57,7 @@ def test_matrix_keys_are_described():
     page = (DOCS / "matrix.md").read_text()
     described = {name.partition("` in")[0] for name, *_ in rows(page)}
     assert described == keys
-    assert "`affected` in `bodies`" in page  # `affected` also has a meaning of its own in a rule
+    assert "`affected` in `bodies`" in page  # `affected` has another meaning in a rule
 
 
 ACTIVATION = (DOCS / "activation.md").read_text()
@@ -192,7 +192,7 @@ def test_commands_on_pages_exist(path):
 
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
-# The element types of GitHub's issue forms, and whether an element of the type asks for an answer.
+# The element types of GitHub's issue forms, and whether they need an answer.
 ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True}
 
 

@@ -1,4 +1,4 @@
-"""The table of what reaches through servers, from the recorded outcomes of attacks."""
+"""The table of attacks that reach through servers, from their recorded outcomes."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ CLOSED = Outcome("code ran", "refused", ["a"])
         ([Outcome("ignored", "ignored")], "not reachable"),
         ([Outcome("ignored", "ignored"), Outcome("refused", "refused")], "refused by the server"),
         ([CLOSED, Outcome("read", "refused", ["b"])], "closed: `a`, `b`"),
-        # A patch that refuses what the server refuses anyway closes nothing.
+        # A patch closes nothing if the server also refuses the request without it.
         ([CLOSED, Outcome("refused", "refused", ["b"])], "closed: `a`"),
         ([CLOSED, Outcome("read", "read")], "**open** (read)"),
         # An attack that succeeds only with the patches counts, too.

@@ -1,4 +1,4 @@
-"""Other projects' tests without and with the patches: what counts as a difference."""
+"""Other projects' tests without and with the patches: which differences count."""
 
 import sys
 from pathlib import Path

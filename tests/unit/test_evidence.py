@@ -1,4 +1,4 @@
-"""The committed matrix equals what the evidence yields, and covers only what was measured."""
+"""The committed matrix is built from the evidence and covers only measured releases."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def test_entries_do_not_repeat_default():
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """A catalogue of four patches, of which one targets mamba's own module."""
+    """A catalogue of four patches; one targets mamba's own module."""
     modules = {"chain": "cache", "general": "cache", "of-mamba": "mamba", "mask": "base"}
     patches = [
         patch_of(target("f", f"mlx_lm.models.{module}", distribution="mlx-lm"), id=id_)
@@ -332,7 +332,7 @@ SENT = {
 
 @pytest.fixture
 def sent(tmp_path, monkeypatch):
-    """Writes a file as a user may send it; accepted evidence goes to a folder of the test."""
+    """Writes a file as sent by users; accepted evidence goes to a folder of the test."""
     folder = tmp_path / "lab"
     folder.mkdir()
     plain = lab_evidence.EVIDENCE / "mlx-lm-0.32.2.json"

@@ -67,7 +67,7 @@ WRAPPERS = {
 
 
 class Place:
-    """An attribute, and what another package has put on top of it."""
+    """An attribute, and another package's wrapper on top of it."""
 
     def __init__(self, owner, name, wrap):
         self.owner, self.name, self.wrap = owner, name, wrap
@@ -94,7 +94,7 @@ class Place:
 
 
 def orders():
-    """Every order of six steps that unwraps only what was wrapped, and of fewer ones."""
+    """Every order of up to six steps that only unwraps wrapped attributes."""
     for length in range(1, 7):
         for order in itertools.product(STEPS, repeat=length):
             on_top = [order[: n + 1].count("w") - order[: n + 1].count("u") for n in range(length)]

@@ -364,7 +364,7 @@ def test_nothing_is_written(site, tmp_path):
 # The limits for refusing a file on a loaded machine.
 SECONDS = 60
 MEGABYTES = 400
-# Forks for each file of its input, since the imports take longer than a file.
+# Forks for each file, since the imports take longer.
 READER = """
 import json, os, resource, signal, sys, traceback
 from pathlib import Path
@@ -455,7 +455,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux counts it")
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_hostile_config_is_refused_cheaply(tmp_path, read_refusal, kind):
     place(tmp_path / "config.json", CONFIGS[kind])

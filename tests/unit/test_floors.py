@@ -51,7 +51,7 @@ MAY_SET = {
     "core/": "a release's own attributes: this is where patches are put in and taken out",
     "lab/engine.py": "a model that the lab built, and the state of a prompt that it keeps",
     "lab/generators.py": "a model that the lab built, as a release's engine sets it",
-    "lab/metal_emulated/mac.py": "what MLX says of its device, in a process of the lab",
+    "lab/metal_emulated/mac.py": "MLX's report of its device, in a process of the lab",
     "lab/offline.py": "a model that the lab built: its vision parts are left out",
     "patches/caches/": "a cache object that the patched method got or made",
     "patches/models/row_by_row/patch.py": "the positions of a prompt that the model object keeps",
@@ -113,7 +113,7 @@ IMPORTS = [one for module in MODULES for one in imports(module)]
 
 
 def part(module: str) -> str:
-    """A module's part; a probe beside its patch belongs to the probes."""
+    """A module's part; a patch's probe belongs to the probes."""
     if module.startswith(f"{ROOT.name}.patches.") and is_probe(module):
         return "probes"
     return "public" if module in PUBLIC else module.split(".")[1]
@@ -151,7 +151,7 @@ def test_public_modules_are_lazy(module):
 
 
 def test_no_import_cycles():
-    """Not later, nor for types, but for the package's own functions, which everything may call."""
+    """Imports at the top that are not for types; all parts may import the package's functions."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for one in IMPORTS:
         if one.imported not in (one.importer, ROOT.name):
@@ -170,7 +170,7 @@ def test_only_core_sets_attributes():
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Name) and node.id in SETTING
     }
-    # A patch's place goes with the patch.
+    # Deleting a patch deletes its place.
     places = tuple(place for place in MAY_SET if (ROOT / place).exists())
     assert {file for file in setting if not file.startswith(places)} == set()
     assert {place for place in places if not any(f.startswith(place) for f in setting)} == set()

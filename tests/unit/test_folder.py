@@ -79,7 +79,7 @@ def test_dying_process_is_crash(measured, when, pair):
 def test_timeout_is_named(measured):
     script = "say('left-padded')\nif patched: time.sleep(60)\nsay('extend', 'red')\ntime.sleep(60)"
     found = measured(script, seconds=2)
-    # `extend` is red without the patches and has no result with them: it is left out.
+    # `extend` is red without the patches and has no result with them: it is skipped.
     assert store.pairs_of(found, "llama") == {"left-padded": "gg"}
     assert found["note"] == "mlx-lm: 2 scenarios did not end within 2 s"
     assert verdict(found).verdict == RIGHT

@@ -207,7 +207,7 @@ def test_bodies_are_per_target():
 
 
 def test_unreadable_code():
-    """A release that is installed as bytecode alone."""
+    """A release installed only as bytecode."""
     fix = patch_of(target("C.f"))
     for sound, ok in ([], True), ([SOUND], False):
         bodies = {"C.f": {"affected": [BROKEN], "sound": sound}}

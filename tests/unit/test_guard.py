@@ -84,7 +84,7 @@ def test_failing_layer_falls_back(cache, name, caplog):
         f"failed in 10 calls, last: ValueError: too early in {path}"
     )
     assert not manager.withdrawn
-    # It never worked here: what is wrong as released is wrong now.
+    # It never worked here: released defects remain.
     failing, fine = manager.status()
     assert (failing.status, fine.status) == ("failed", "applied")
     assert "it failed in 10 calls" in failing.reason
@@ -220,7 +220,7 @@ def test_none_instead_of_value_is_failure(cache, caplog, enters):
 
 
 def empties(original, held) -> None:
-    """Replaces a procedure, and says so."""
+    """Replaces a procedure, as declared."""
 
 
 def forgets_to_return(original, held):
@@ -232,7 +232,7 @@ def forgets_to_return(original, held):
     [(empties, False, True), (forgets_to_return, True, True), (forgets_to_return, False, False)],
 )
 def test_replaced_procedure_is_declared(fake, wrapper, answers_none, is_declared):
-    """Otherwise the original runs as well, and the patch's tests see a failure."""
+    """If not, the original runs as well, and the patch's tests fail."""
     fake.write("fake_lm/lists.py", "def empty(held):\n    held.append('the original')\n")
     lists = load("fake_lm.lists")
     replaced = target("empty", "fake_lm.lists", around(wrapper), answers_none=answers_none)
@@ -459,14 +459,14 @@ def narrow(original, cache, n):
 
 
 def wrongly(cache):
-    """A call of ``Cache.update`` that neither the layer nor the original takes."""
+    """A call of ``Cache.update`` that both the layer and the original reject."""
     cache.Cache().update(1, other=2)
 
 
 @pytest.mark.parametrize(
     ("name", "wrapper", "call", "error", "message"),
     [
-        # A refusal, an interrupt, and what is raised from an error of the release.
+        # A refusal, an interrupt, and an error raised from one of the release.
         ("attend", raising(refusal(ValueError("not here"))), 1, ValueError, "not here"),
         ("attend", raising(KeyboardInterrupt()), 1, KeyboardInterrupt, ""),
         ("attend", explains, "x", ValueError, "a number"),
@@ -474,12 +474,12 @@ def wrongly(cache):
         ("attend", mark_result, "x", TypeError, "concatenate str"),
         ("Cache.update", mark_result, lambda cache: cache.Cache().update("x"), TypeError, "for +="),
         ("Cache.update", narrow, wrongly, TypeError, "Cache.update() got an unexpected"),
-        # None of the original ran, although the layer called it.
+        # The original did not start, although the layer called it.
         ("Cache.update", wide, wrongly, TypeError, "Cache.update() got an unexpected"),
     ],
 )
 def test_other_errors_reach_host(cache, caplog, name, wrapper, call, error, message):
-    # A security patch leaves alone what the release rejects.
+    # A security patch ignores requests that the release rejects.
     manager = apply_layer(wrapper, name, security=(name, wrapper) == ("attend", mark_result))
     for _ in range(5):
         with pytest.raises(error, match=re.escape(message)) as raised:
@@ -673,7 +673,7 @@ def test_default_of_instance_attribute(cache):
 
 
 def fail_once(cache):
-    """Make the only layer of ``Cache.update`` fail in a call that it ends."""
+    """Make the only layer of ``Cache.update`` fail at the end of a call."""
     with pytest.raises(ValueError, match="too late"):
         cache.Cache().update(1)
 
@@ -701,7 +701,7 @@ def test_later_import_keeps_withdrawal(fake):
 
 
 def test_held_replacement_calls_original(cache):
-    """A closure or a list keeps the replacement, which calls the original after a withdrawal."""
+    """A closure or list keeps the replacement, which calls the original after a withdrawal."""
     manager, _ = apply_all(target("Cache.update", factory=around(twice)), target("attend"))
     held, method = cache.attend, cache.Cache.update
 

@@ -110,7 +110,7 @@ def test_only_families_of_the_table_have_the_scenario():
 
 @pytest.fixture
 def evidence(tmp_path, monkeypatch):
-    """Evidence of a family whose images are wrong only with a field of its config."""
+    """Evidence of a family with wrong images only for one field of its config."""
     (tmp_path / "images").mkdir()
     found = {
         "outside": "transformers 9.9",

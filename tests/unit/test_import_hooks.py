@@ -18,7 +18,7 @@ from mlx_patches.core import imports
 
 from .conftest import in_threads, load
 
-# What a watched module's loader has of its own: it follows a start as ``__main__`` too.
+# The own attribute of a watched module's loader, which also covers ``__main__``.
 OURS = {"exec_module", "get_code"}
 
 

@@ -1,4 +1,4 @@
-"""What measures shares no code with what is measured: a mistake of one is not also the other's."""
+"""Measurements share no code with patches, so a mistake cannot hide itself."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ from mlx_patches.lab.tokenizers import LETTERS, spell_bytes
 from mlx_patches.patches._shared import byte_letters
 
 PACKAGE = Path(__file__).parents[2] / "mlx_patches"
-# A probe to what it takes from patches: names of settings and targets, and the announcement of
+# A probe to its imports from patches: names of settings and targets, and the announcement of
 # padding, which only the patch's own layers read.
 ALLOWED = {
     "loading/model_code_consent/probe.py": {"patch.CONSENT"},

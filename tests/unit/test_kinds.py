@@ -235,7 +235,7 @@ async def async_cancel(function):
 
 
 async def async_drop(function):
-    """The loop closes what is collected before its end."""
+    """The loop closes generators that are collected early."""
     made = function(3)
     found = await anext(made)
     del made

@@ -13,7 +13,7 @@ import pytest
 from mlx_patches.lab import Family, children, runner
 from mlx_patches.lab.runner import Task
 
-# Starts a server of its own, leaves a file and prints the server's process id.
+# Starts a server, leaves a file and prints the server's process id.
 LAB = """
 import subprocess, sys, tempfile, time
 tempfile.mkdtemp()

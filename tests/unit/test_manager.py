@@ -32,7 +32,7 @@ from .conftest import (
     target,
 )
 
-# A patch for each kind of target, as a module that another process can import too.
+# A patch for each kind of target, as a module that other processes can import.
 FAKE_PATCHES = """
 from mlx_patches.core.patch import Attribute, Patch, Target, around
 from mlx_patches.core.patch import read_stored
@@ -273,7 +273,7 @@ def test_failed(fake, cache):
 
 
 def test_failed_target_takes_out_others(fake, cache):
-    """All or nothing, even for later imports: a target that fails takes out the applied one."""
+    """All or nothing, even for later imports: a failing target removes the applied one."""
     patch = patch_of("attend", target("Model.__call__", "fake_lm.model", factory=broken))
     manager = manager_for(patch)
     assert statuses(manager.apply(patch)) == ["applied", "pending"]
@@ -340,7 +340,7 @@ def test_late_if_original_is_held(fake, cache, holder, place):
 
 
 def test_garbage_makes_no_target_late(fake, cache):
-    """Garbage that holds one original: the second search knows our own references too."""
+    """Garbage that holds one original: the second search skips our own references."""
     fake.write("fake_lm/holder.py", OWN + "def make(g):\n    return lambda x: g(x)\n")
     made = [load("fake_lm.holder").make(load("fake_lm.cache").attend)]
     made.append(made)  # a cycle

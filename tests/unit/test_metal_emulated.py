@@ -1,4 +1,4 @@
-"""The emulated device without MLX: what is compiled, what is refused, what a cell says."""
+"""The emulated device without MLX: compilation, refusals, and details of cells."""
 
 import re
 import sys

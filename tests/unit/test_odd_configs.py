@@ -20,7 +20,7 @@ PUBLISHED = json.loads((Path(__file__).parents[1] / "releases" / "published.json
 
 
 class Recording(dict[str, Any]):
-    """A config that records the path of each key that is read, also of absent ones."""
+    """A config that records the path of each read key, even if absent."""
 
     def __init__(self, content, seen, path=()):
         super().__init__(
@@ -132,7 +132,7 @@ def test_recorder_finds_keys(release, seen, tmp_path):
 
 
 def cases(seen, folder):
-    """A path and a config in which it is read, for each path that is read in any config."""
+    """Each path that is read in any config, with such a config."""
     done: set[tuple[str, ...]] = set()
     left = list(CONFIGS.values())
     while left:
@@ -150,7 +150,7 @@ def cases(seen, folder):
 def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
     number = 0
     for path, config in cases(seen, tmp_path):
-        # What values of the right kind yield, whatever kind that is.
+        # The results for values of the right kind, whichever it is.
         right = [judge_config(tmp_path, change(config, path, text)) for text in RIGHT]
         for text in ODD:
             number += 1

@@ -1,4 +1,4 @@
-"""What model types compute alone, held against another implementation."""
+"""Single-request results of model types, compared with another implementation."""
 
 import json
 
@@ -104,7 +104,7 @@ def test_repaired_config_needs_its_patches(evidence):
     assert not plain.is_open(True, {"another-patch"})
     assert by_name["attention_bias=true"].is_open(True, ())
     assert not by_name["window"].is_open(False, ())
-    # Measured with the patches alone: no folder of this kind loads as released.
+    # Measured only with the patches: no folder of this kind loads without them.
     assert by_name["yarn"].pair == "nr" and by_name["yarn"] in found.defects()
 
 
@@ -185,7 +185,7 @@ def test_image_scenarios(prefills):
     )
     assert none == [(), ()] and with_images("mlx-lm 9.8", "tiny") == ()
     assert tiny == (HeldCell("features", "rg", True, ("a-patch",)),)
-    # What the patches turn from a crash into wrong text; and what was built with them alone.
+    # Crashes that become wrong text with the patches; and models built only with them.
     assert other == (HeldCell("features", "rr"), HeldCell("features-chunked", "nr", True))
     assert [one.severity for one in other] == ["wrong-text", "crash"]
 

@@ -40,7 +40,7 @@ def test_pages_are_short():
 
 
 def test_pages_agree_on_patch_count():
-    """One patch a defect; `mlx-patches list` shows as many. Smaller numbers are of one release."""
+    """One patch per defect, as in `mlx-patches list`. Smaller numbers are of one release."""
     count = len(catalogue.builtin().ids())
     faults_of = {
         page.name: {int(n) for n in re.findall(r"(\d{3,}) (?:patches|defects)", page.read_text())}

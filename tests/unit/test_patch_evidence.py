@@ -176,7 +176,7 @@ def test_each_patch_has_a_mutant():
 
 
 def test_folders_are_independent():
-    """So that each can be deleted; what several need is in ``_shared`` or among the probes."""
+    """So that each can be deleted; shared code is in ``_shared`` or among the probes."""
     for file in PATCHES.rglob("*.py"):
         parts = file.relative_to(PATCHES).parts
         if len(parts) < 3:

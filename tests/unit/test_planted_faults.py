@@ -352,7 +352,7 @@ def test_unknown_set_is_refused(monkeypatch, tool):
 
 
 def test_taking_what_was_measured_again(evidence, tmp_path):
-    """In the workflow each job has a checkout, with the old evidence of what others measure."""
+    """In the workflow each job has a checkout with old evidence of the other jobs' parts."""
     other = json.loads(evidence()["evidence.json"])
     (result,) = other["a-patch"]["mlx-lm"]["results"][PLACE]
     result["releases"] = ["0.1"]

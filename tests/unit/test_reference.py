@@ -11,7 +11,7 @@ from mlx_patches.lab import Cell, Family, reference, runner
 from mlx_patches.lab.runner import Row, Task
 from mlx_patches.lab.shrink import LAYERS, shrink_values
 
-# A config as transformers keeps it: names of its own, and one entry a layer.
+# A config in transformers' form: its own names, and one entry per layer.
 GPT = {
     "n_embd": 768,
     "n_layer": 12,

@@ -1,4 +1,4 @@
-"""Requests that overlap and nest: what is in effect is what some of them holds."""
+"""Requests that overlap and nest: the patches of open requests are in effect."""
 
 import asyncio
 import functools
@@ -38,7 +38,7 @@ def session(site, monkeypatch):
 
 
 def in_effect() -> str:
-    """The ids of what is in effect, where the status is honest about it."""
+    """The ids in effect, after a check of the status."""
     report = mlx_patches.status()
     assert report.ok, report.findings
     return "".join(sorted({one.patch for one in report.applied}))
@@ -176,7 +176,7 @@ def test_failed_block_leaves_others(session):
 
 
 def test_concurrent_request_survives_end(session, monkeypatch):
-    """Between the decision to take a patch out and its end, another request may come."""
+    """While a patch is removed, another request may come."""
     restore, others = session.manager.restore, []
 
     def late(ids, kept):

@@ -119,7 +119,7 @@ def test_other_program_passes_patches_on(tmp_path):
 
 
 def test_system_refusal(tmp_path):
-    # The zero byte makes it look like a binary.
+    # The zero byte marks it as a binary.
     tool = script(tmp_path / "tool", "\0")
     with pytest.raises(MlxPatchesError, match=r"tool: cannot be started \("):
         run.execute(run.Launch((str(tool),), {}))

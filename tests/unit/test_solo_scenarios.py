@@ -58,7 +58,7 @@ WHOLE = "abcabdabeabfabgabhabiabjabk"
 
 
 def server(whole, late=0, reason="stop"):
-    """A server that ends its answer so many characters after a stop string, or before it."""
+    """A server that ends its answer a few characters after a stop string, or before it."""
 
     def ask(prompt, stop=(), **fields):
         places = [whole.find(one) for one in stop if one in whole]

@@ -1,4 +1,4 @@
-"""A module that is started as ``__main__`` is patched as the one that is imported."""
+"""A module started as ``__main__`` is patched like an imported one."""
 
 import functools
 import importlib.util
@@ -135,7 +135,7 @@ def test_strict_unpatched_copy_does_not_start(server, capsys):
 
 
 def test_copy_of_other_runner_is_not_ok(session, server, fake, monkeypatch, caplog):
-    """Some tools compile the file themselves: the next import tells it."""
+    """Some tools compile the file: the next import detects it."""
     main = type(sys)("__main__")
     main.__spec__ = importlib.util.find_spec("fake_lm.server")
     monkeypatch.setitem(sys.modules, "__main__", main)

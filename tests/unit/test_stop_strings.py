@@ -16,7 +16,7 @@ class Response:
 
 
 def expect(responses, stops):
-    """What ``cut`` passes on, each with the number of responses that were read by then."""
+    """The expected responses, each with the number of responses read by then."""
     held = []
     for number, response in enumerate(responses, 1):
         if held and held[-1].state != response.state:

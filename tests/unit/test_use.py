@@ -1,4 +1,4 @@
-"""What an operator and a maintainer type: options that repeat, settings, completion, progress."""
+"""Command lines of operators and maintainers: repeated options, settings, completion, progress."""
 
 import io
 import json
@@ -151,7 +151,7 @@ def test_bad_settings_are_one_line(invoke, affected, project, text, problem, use
         done = invoke(command)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
         assert done.err.startswith(f"mlx-patches: {path}: ") and problem in done.err
-    # What has no settings works, and so does help.
+    # Commands without settings and help still work.
     assert invoke("ps").code == invoke("audit", "--help").code == 0
 
 

@@ -159,7 +159,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
 
 
 def wrong_beside(name, family, part):
-    """Whether other text than that of its prefill is decoded, or images are wrong."""
+    """Whether decoded text differs from its prefill, or images are wrong."""
     shown = outside.pictures(name, family)
     pairs = [cell.pair for cell in (shown.cells() if shown else ())]
     if any(pair.startswith("r", part == "with") for pair in pairs):
@@ -176,7 +176,7 @@ def wrong_beside(name, family, part):
 
 @functools.cache
 def load_solo(name):
-    """The evidence of requests alone in a set; empty if there is none."""
+    """The evidence of single requests in a set; empty if there is none."""
     file = store.folder().parent / "solo" / f"{name.replace(' ', '-')}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
@@ -462,7 +462,7 @@ def test_wrong_solo_is_not_right_in_batch(family, idle, active):
 
 
 def test_scenario_is_named_once():
-    """Its places are named only where a CPU in float32 is none of them."""
+    """Its places are named only if a CPU in float32 is not among them."""
     names = ["trim@cuda", "trim", "merge@bfloat16", "growth@cuda", "growth@bfloat16"]
     cells = [verdict.CellVerdict(name, "rg", "wrong-text", None) for name in names]
     texts = [words.scenario(name).words for name in ("trim", "merge", "growth")]
@@ -503,7 +503,7 @@ def test_screen_fits_twenty_lines(release, evidence, active):
         # A leak or a missing feature is no finding by default, but the screen shows the command.
         open_ = [cell for one in report.verdicts for cell in one.wrong_here(report.here())]
         quiet = model is not None and any(cell.severity not in words.FAIL_ON for cell in open_)
-        # Nor is what was not measured, although patches may be needed.
+        # Nor are unmeasured scenarios, although patches may be needed.
         maybe = report.exit_code() == 2 and bool(screen.effects(report))
         assert len(fixes) == (report.exit_code() == 1 or quiet or maybe), model
         assert not active or not any("enable" in line for line in fixes), model
@@ -619,7 +619,7 @@ NEW = {"model_type": "qwen3", "rope_parameters": {"rope_type": "default", "rope_
 
 @pytest.fixture
 def qwen3(release, tmp_path, monkeypatch):
-    """Audits qwen3, or a folder of it, in a release in which it was held against another."""
+    """Audits qwen3, or a folder of it, in a release that was compared with transformers."""
     folder = tmp_path / "held"
     folder.mkdir()
     (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))

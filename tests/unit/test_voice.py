@@ -23,7 +23,7 @@ SCREENS = (
 
 
 def pages() -> list[str]:
-    """README, docs, and the pages beside it; of CHANGELOG.md the unreleased part."""
+    """README, docs, and other pages; of CHANGELOG.md the unreleased part."""
     found = []
     for path in (*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))):
         text = path.read_text()

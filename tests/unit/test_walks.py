@@ -91,7 +91,7 @@ def test_invalid_line_is_refused(line, message):
 
 def test_red_walk_is_shrunk():
     def is_red(program):
-        """A drop of a row of three tokens and more, with small pieces."""
+        """A drop of a row of three or more tokens, with small chunks."""
         tokens = {one["row"]: one["tokens"] for one in program.operations if one.verb == "add"}
         drops = [one["row"] for one in program.operations if one.verb == "drop"]
         small = program.options.get("prefill_step_size", 2048) < 9

@@ -83,7 +83,7 @@ class Folder:
             module.write_text(text)
 
     def run(self, *command: str, more: str = "") -> tuple[set[str], subprocess.CompletedProcess]:
-        """What a command line in the folder imports of the planted modules, and its end."""
+        """The planted modules that a command line in the folder imports, and its result."""
         paths = [str(self.environment), str(ROOT.parent), *filter(None, [more])]
         variables = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.environment)}
         done = run_command(command, cwd=self.path, **variables)
@@ -121,7 +121,7 @@ def test_python_m_reports_environment(releases, line):
     _, other = releases.run(*SAFE, *line)
     assert seen == set()
     assert (done.returncode, done.stdout) == (other.returncode, other.stdout)
-    # Two processes measure at a time, so their steps have no order, and each takes its own time.
+    # Two processes measure at a time, so order and time of their steps vary.
     assert steps_of(done.stderr) == steps_of(other.stderr)
 
 

@@ -26,7 +26,7 @@ from .conftest import document, load, statuses
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-patch.md").read_text()
-# The first line of a code block names the file that it belongs to.
+# The first line of a code block names its file.
 BLOCKS = {
     (language, file): code
     for language, file, code in re.findall(r"```(\w+)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
@@ -55,7 +55,7 @@ def upgrade(toy):
 
 @pytest.fixture
 def ours(toy, monkeypatch):
-    """The patch of the page, imported as if it were in this repository."""
+    """The patch of the page, imported like one of this repository."""
     folder = toy.root / FOLDER
     folder.mkdir(parents=True)
     for name in ("patch.py", "probe.py"):

@@ -32,7 +32,7 @@ STEP = 0.0003
 
 
 class Toy(ThreadingHTTPServer):
-    """The server. ``faults`` are pairs: what goes wrong, and for which parameter."""
+    """The server. ``faults`` are pairs of a fault and its parameter."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -140,7 +140,7 @@ class Answering:
             self.prompt = self.language.encode(fields["prompt"])
 
     def plant(self):
-        """Apply the faults that change what a request asked for."""
+        """Apply the faults that change a request's fields."""
         toy, fields = self.toy, self.fields
         turns = len(fields.get("messages", ())) > 1
         with toy.lock:

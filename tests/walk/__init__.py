@@ -1,1 +1,1 @@
-"""What a new user tries: `python -m pytest tests/walk`, in one of five environments."""
+"""A new user's commands: `python -m pytest tests/walk`, in one of five environments."""

@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a new user tries, and what has to come of it.
+    """A new user's commands, and their expected results.
 
     Args:
         name: what is tried.
@@ -80,7 +80,7 @@ class Condition:
         files: the folder's files before the commands, by path; files below ``site`` are importable.
         writes: the paths that the commands must write or change; they may change no others.
         own: run in a new throw-away environment.
-        slow: `make test` leaves it out.
+        slow: `make test` skips it.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Condition:
 
 
 def step(line: str, *last: str, code: int | Collection[int] = 0, **more: object) -> Step:
-    """A command of a journey: as it is typed, and then arguments that are not quoted."""
+    """A command of a journey: a typed line, then arguments that are not quoted."""
     also, never = (_many(more.pop(name, ())) for name in ("also", "never"))
     codes = (code,) if isinstance(code, int) else tuple(code)
     return Step((*shlex.split(line), *last), codes, also=also, never=never, **more)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ MAMBA = (
 
 
 def split(package: Path) -> None:
-    """Move the batch caches into a file of their own, as a release may."""
+    """Move the batch caches into another file, as a release may."""
     file = package / "models" / "cache.py"
     lines = file.read_text().splitlines()
     heads = {line: number for number, line in enumerate(lines)}

@@ -234,7 +234,7 @@ def _read_folder(folder: Path) -> dict[str, str]:
                 kind = hashlib.sha256(path.read_bytes()).hexdigest()
             except OSError:
                 kind = "unreadable"
-        else:  # of a folder only the mode counts, so that writing into it does not change it
+        else:  # only a folder's mode counts, so that writing into it does not change it
             kind = str(path.stat().st_mode)
         found[str(path.relative_to(folder))] = kind
     return found

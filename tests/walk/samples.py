@@ -1,4 +1,4 @@
-"""Patches that a newcomer names, chosen by what they are: each of them may be deleted."""
+"""Patches that a newcomer names, chosen by their properties: each may be deleted."""
 
 from collections.abc import Callable, Collection
 
@@ -41,9 +41,9 @@ def list_needed(family: str, name: str = "mlx-lm", version: str = "0.32.2") -> l
     return sorted({id_ for ids in cells for id_ in ids})
 
 
-# Of few targets, so that what is said of it is short.
+# With few targets, so that its description is short.
 SOME = first("mlx-lm 0.31.3", "mlx-vlm 0.4.3", such=lambda patch: len(patch.targets) < 9)
 TYPO = SOME[0] + SOME[2:]
 OF_A_MODEL = first("mlx-lm 0.32.2", such=model_of)
-# One of several patches of a module: its text is no docstring.
+# One of several patches of a module: its text is not a docstring.
 OF_A_PART = first(such=lambda patch: patch.doc)

@@ -14,7 +14,7 @@ FULL = '{"model_type": "llama", "eos_token_id": 1}'
 
 
 def pipe(path: Path) -> None:
-    """A named pipe; reading it never ends."""
+    """A named pipe; reading it hangs."""
     os.mkfifo(path)
 
 
@@ -41,8 +41,8 @@ def release(name: str, version: str, **broken: Content) -> dict[str, Content]:
     Args:
         name: the distribution.
         version: its version.
-        broken: a module's name, or METADATA, to the content that replaces the right one; None
-            leaves the file out.
+        broken: a module's name, or METADATA, to the content that replaces the right one; None omits
+        the file.
     """
     package, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     files: dict[str, Content] = {
@@ -66,13 +66,13 @@ def copy_package(
     change: Callable[[Path], object] = lambda path: None,
     **edits: tuple[str, str],
 ) -> dict[str, Content]:
-    """A copy of an installed package, below ``site``: an edited build, or another number.
+    """A copy of an installed package, below ``site``: an edited build, or another version.
 
     Args:
         package: the package.
-        version: the number that the copy has; empty for that of the installed release.
-        change: changes more in the copy's folder.
-        edits: a file's name to a text in it and its replacement.
+        version: the copy's version; empty for the installed one.
+        change: further changes to the copy's folder.
+        edits: a file's name to a text and its replacement.
     """
 
     def copy(path: Path) -> None:
