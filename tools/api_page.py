@@ -31,7 +31,7 @@ def of_module(module: ModuleType) -> Iterator[str]:
 
 
 def of_plugin(module: ModuleType) -> Iterator[str]:
-    """The section of a module for authors of packages: a line for each name that it exports."""
+    """The section of a module for authors of packages: one line per exported name."""
     yield f"## {module.__name__}\n"
     yield f"{first(module)} `help({module.__name__}.Target)` prints a name's arguments.\n"
     for name, thing in list_exports(module):

@@ -1,9 +1,9 @@
 """Which patches a family needs: ``python tools/attribute.py FAMILY --scenario NAME``.
 
 No named scenario is red with every patch applied. A scenario needs a patch if removing that patch
-turns it red. Where several patches repair a defect, removing one of them does not; so the scenario
-is run with only the found patches, and while it is red, the first others that turn it green are
-added. ``--beside-entry`` keeps the patches that ``apply()`` requests for the model and finds the
+turns it red. If several patches repair a defect, removing one of them does not; so the scenario is
+run with only the found patches, and the first others that turn it green are added.
+``--beside-entry`` keeps the patches that ``apply()`` requests for the model and finds the
 ones missing from them. Prints a JSON object, scenario to ids.
 """
 
@@ -83,9 +83,9 @@ def find_needed(
 
 
 def find_enough(tried: Tried, scenario: str, applied: list[str], found: list[str]) -> list[str]:
-    """The first patches that, beside the found ones, keep a scenario from being red.
+    """The first patches that, added to the found ones, keep a scenario from being red.
 
-    Each trial leaves out a part of the others, a half at first, and at last a single one.
+    Each trial drops a part of the others: first a half, at last a single one.
     """
     if not_red(tried, scenario, without=[one for one in applied if one not in found]):
         return []

@@ -67,7 +67,7 @@ def main() -> None:
 def disagrees(
     plain: Audit, listed: ModelVerdict | None, report: Audit, own: Sequence[ModelVerdict]
 ) -> str:
-    """Where the overview, the table of models or ``needs`` differ from a model's own audit."""
+    """Differences of the overview, the table of models or ``needs`` from a model's own audit."""
     for one in (one for one in own if listed and one.family == listed.family):
         now = one.as_dict(report.here())
         then = listed.as_dict(plain.here())

@@ -1,4 +1,4 @@
-"""Asks a real model two questions: one by one, in a batch as released, in a batch with the patches.
+"""Asks a real model two questions: one by one, in an unpatched batch, in a patched batch.
 
     PYTHONPATH=FOLDER python tools/demo.py
 

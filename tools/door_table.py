@@ -1,4 +1,4 @@
-"""The record of what requests and model folders reach through real servers, as a table.
+"""The attacks that reach through real servers, as a table.
 
 tests/hosts/doors.py measures it; tools/write_docs.py writes the table into SECURITY.md.
 """
@@ -27,7 +27,7 @@ DOORS = (TEMPLATE_IN_REQUEST, TEMPLATE_IN_FOLDER, MODEL_FILE, DYNAMIC, MEDIA, PA
 
 @dataclass
 class Outcome:
-    """What an attack reached, without and with the patches, and the patches that refused it."""
+    """An attack's outcomes without and with the patches, and the patches that refused it."""
 
     released: str = ""
     patched: str = ""

@@ -46,7 +46,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def read(file: Path) -> Any:
-    """The content of a file of JSON or TOML; empty if there is none."""
+    """The content of a JSON or TOML file; empty if there is none."""
     parse = tomllib.loads if file.suffix == ".toml" else json.loads
     try:
         return parse(file.read_text()) if file.exists() else {}
@@ -84,7 +84,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def save(file: Path, content: Any, before: Any = None) -> None:
-    """Write a file, unless it is no longer as it was ``before`` it was measured."""
+    """Write a file, unless it changed since it was read as ``before``."""
     with lock():
         if before is not None and read(file) != before:
             raise SystemExit(f"{file}: changed meanwhile; nothing was recorded, measure again")

@@ -19,7 +19,7 @@ FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-
 
 
 class Bar(NamedTuple):
-    """How many families of one release are right, as released and with the patches."""
+    """The number of right families of one release, without and with the patches."""
 
     package: str
     version: str

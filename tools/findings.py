@@ -105,7 +105,7 @@ def of_kernels() -> list[str]:
         packages = one[record.KERNELS].values()
         parts = (record.RAN, record.NOT_REACHED)
         ran, left = ([call for of in packages for call in of[part]] for part in parts)
-        # A call is told as MODULE:LINE, and its name if it has one.
+        # A call is written as MODULE:LINE, with its name if it has one.
         modules = Counter(call.split(":")[0].rpartition(".")[2] for call in left)
         most = [f"`{module}` {count}" for module, count in modules.most_common(SHOWN_MODULES)]
         lines.append([name, f"{len(ran)} of {len(ran) + len(left)}", ", ".join(most)])
@@ -150,7 +150,7 @@ def list_compared() -> list[str]:
     )
 
 
-# For the configs that still differ, by what they have: why no patch repairs them.
+# Why no patch repairs the configs that still differ, by the field that causes it.
 SHORT, ROPE, FIELD = "rope type longrope, short texts", "another rope type", "another field"
 UNLIKE = {
     SHORT: "by design: the release uses the factors of long texts for every text, so that cached"
@@ -173,7 +173,7 @@ def kind_of(name: str) -> str:
 
 
 def still_different() -> list[str]:
-    """A table of the configs that still differ with the patches: what they have, and why."""
+    """A table of the configs that still differ with the patches: the field, and why."""
     types: dict[str, list[str]] = defaultdict(list)  # a model type once for each config
     for one in release_sets.load().values():
         for model_type, held in outside.read_compared(one.name).items():

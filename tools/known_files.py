@@ -1,4 +1,4 @@
-"""Writes the table of known release files, so that activation need not parse them.
+"""Writes the table of known release files, which activation need not parse.
 
     python tools/known_files.py
 

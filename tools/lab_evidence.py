@@ -77,7 +77,7 @@ def has_models(one: ReleaseSet) -> bool:
 
 
 def find(name: str) -> ReleaseSet:
-    """The set of a name, whose release has models."""
+    """The set with this name; its release has models."""
     one = release_sets.find(name)
     if not has_models(one):
         raise SystemExit(f"{name}: it has no models, so the lab cannot measure it")

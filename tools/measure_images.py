@@ -2,11 +2,11 @@
 
     python tools/measure_images.py --set 'mlx-vlm 0.7.10' --python PYTHON
     ... --rows FILE   from the rows of `lab --reference --both --out FILE` on another machine
-    ... --add         families without rows keep what the file has of them
+    ... --add         families without rows keep their evidence
     ... --table       prints the results of all files: family by stage, for each release
 
-``PYTHON`` is that of an environment of the set with the extra ``reference``. What transformers
-computes is kept in ``MLX_PATCHES_LAB_IMAGES`` if that names a folder. A cell that the patches turn
+``PYTHON`` belongs to an environment of the set with the extra ``reference``. The results of
+transformers are kept in the folder ``MLX_PATCHES_LAB_IMAGES``, if set. A cell that the patches turn
 green is measured again without each patch that may repair it.
 """
 
@@ -31,7 +31,7 @@ from mlx_patches.lab.images.scenario import NAME, RAISED, STAGES
 from mlx_patches.lab.record import PARTS, check_ended
 
 EVIDENCE = ROOT / "tools" / "evidence" / "images"
-# The modules, besides a family's own, that decide what a model makes of an image.
+# The modules, besides a family's own, that process images.
 GENERAL = ("utils", "prompt_utils", "generate", "vision_cache", "models.base", "models.interpolate")
 SHOWN = 200
 
@@ -57,7 +57,7 @@ def main() -> None:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
     check_ended(rows)
     found = make_evidence(one, options.python, rows)
-    # Rows of another transformers than the set's have a file of their own.
+    # Rows of another transformers than the set's have a separate file.
     usual = f"transformers {release_sets.versions(options.python)['transformers']}"
     other = "" if found["outside"] == usual else f"-{found['outside'].replace(' ', '-')}"
     file = EVIDENCE / f"{one.slug}{other}.json"
@@ -104,7 +104,7 @@ def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dic
 
 
 def describe(one: published.Json) -> dict[str, Any]:
-    """What the audit needs to know of an entry in the table."""
+    """The facts of an entry in the table that the audit needs."""
     mark = one.get("mark", "rope_parameters" if one.get("old", True) else "")
     return {"when": one.get("when", {}), "mark": mark, **{k: one[k] for k in ("family", "source")}}
 
@@ -147,7 +147,7 @@ def not_compared(rows: Rows) -> dict[str, str]:
 
 
 def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -> None:
-    """Add what the file has of families that were not measured now.
+    """Add the file's evidence of families that were not measured now.
 
     Raises SystemExit if they were compared with another transformers.
     """
@@ -238,16 +238,16 @@ def _cell(one: Mapping[str, Any], kind: str) -> str:
 
 
 def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
-    """A kind's stages that are off as released, and those that are off with the patches."""
+    """A kind's wrong stages without the patches, and with them."""
     before, after = one["without"].get(kind, {}), one["with"].get(kind, {})
     red = [stage for stage, letter in before.items() if letter == LETTERS[RED]]
     return red, [stage for stage in red if after.get(stage) != LETTERS[GREEN]]
 
 
 def page() -> list[str]:
-    """Lines for the page of findings: counts by release, then what is off in the newest.
+    """Lines for the page of findings: counts by release, then the newest one's wrong stages.
 
-    Kinds that were not measured with the patches are left out.
+    Kinds that were not measured with the patches are skipped.
     """
     sets = load()
     rows = []

@@ -16,7 +16,7 @@
 A cell is a letter: g green, r red, n not applicable, i insensitive, x not built. Each cell is
 measured without patches and with every patch that the release admits. For a cell that the patches
 turn green, the evidence names the patches that it needs, except with --no-needs. For a right cell
-that a model's entry alone turns red, it names the entry's companions: the patches that keep it
+that only a model's entry turns red, it names the entry's companions: the patches that keep it
 right. Needs uv.
 """
 
@@ -141,7 +141,7 @@ def measure(
     evidence = {"set": one.name, **place.facts, **before}
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
-    if place.is_emulated and not only.families:  # the others run there what they run on a CPU
+    if place.is_emulated and not only.families:  # the others run the same code as on a CPU
         only = replace(only, families=tuple(store.metal_branches(one.name) or ()))
     if only.families:
         known = evidence.get("without") or evidence_of(one).get("without", {})
@@ -162,7 +162,7 @@ def measure(
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
                 evidence[name] = update_cells(evidence.get(name, {}), found, only)
         if "with" in evidence and likely is not None:
-            # Which patches a cell needs, the plain CPU says where it can run the cell.
+            # If the plain CPU runs the cell, its evidence has the patches that the cell needs.
             needs_of = evidence_of(one).get("needs", {}) if place.is_emulated else {}
             repaired = {
                 family: [
@@ -220,8 +220,8 @@ def check_devices(found: set[str], wanted: str) -> None:
 def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
     """A line for each cell that is green with every patch, and not with the model's entry.
 
-    With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
-    it is red as released, else as the companions of the entry.
+    With ``again``, the set's evidence gets the patches that such a cell needs: as its needs if it
+    is red without patches, else as the entry's companions.
     """
     evidence = evidence_of(one)
     if "with" not in evidence:
@@ -277,7 +277,7 @@ class Lab(NamedTuple):
     def trace(
         self, wanted: dict[str, list[str]], likely: Collection[str] = (), flags: Sequence[str] = ()
     ) -> Needs:
-        """Family to each of its wanted cells to the patches without which it is red.
+        """Family to wanted cell to the patches that it needs.
 
         The ``likely`` patches, and those that the same cells need in other sets, are tried first.
         ``flags`` are further arguments of ``attribute.py``.

@@ -68,7 +68,7 @@ def main() -> None:
 
 @dataclass
 class Measured:
-    """What was measured on a set: each patch's cells, and the versions of the set's packages."""
+    """The measurements of a set: each patch's cells, and the versions of the set's packages."""
 
     name: str
     cells: dict[str, Cells] = field(default_factory=dict)
@@ -105,10 +105,10 @@ class Measuring:
         self._seen: set[tuple[Any, ...]] = set()
 
     def run(self, sets: Iterable[ReleaseSet], jobs: int) -> None:
-        """Measure the sets, ``jobs`` at a time, and add what was measured of each to the evidence.
+        """Measure the sets, ``jobs`` at a time, and add the results to the evidence.
 
-        A named patch is measured anew with ``distinct``: what was seen before is of another probe
-        or patch, and is dropped once every set was measured.
+        ``distinct`` measures a named patch anew: its old evidence is of another probe or patch, and
+        is dropped once every set was measured.
         """
         anew = self.patches if self.distinct else None
         with ThreadPoolExecutor(jobs) as pool:
@@ -164,10 +164,10 @@ class Measuring:
     def _with_new_code(
         self, one: ReleaseSet, python: Path, todo: list[str], measured: Measured
     ) -> list[str]:
-        """The patches of whose targets this set has other code than the sets before it.
+        """The patches with target code in this set that earlier sets do not have.
 
-        On a set that was never measured, a patch whose targets' code was all seen on other sets
-        gets the evidence of these.
+        On a new set, a patch whose targets' code was all measured on other sets gets their
+        evidence.
         """
         found: dict[str, list[Any]] = {}
         for row in child(one, python, todo, "--code"):
@@ -205,7 +205,7 @@ def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -
 
 
 def check_not_lost(one: ReleaseSet, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Refuse rows by which code that was red on this set would have no defect any more."""
+    """Refuse rows in which red code of this set would no longer have a defect."""
     for row, _ in rows:
         patch = catalogue.builtin().get(row["patch"])
         known = (patch, one.name, row["target"], row["body"])
@@ -217,7 +217,7 @@ def check_not_lost(one: ReleaseSet, rows: list[tuple[dict[str, Any], dict[str, A
 
 
 def print_unmeasured(patches: list[str] | None, seconds: float) -> None:
-    """Say on how many sets patches were not measured, because a range may span them.
+    """Print on how many sets patches were not measured, because a range may span them.
 
     Args:
         seconds: what a set took.

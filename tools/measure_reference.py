@@ -1,4 +1,4 @@
-"""Holds every family of a release set against transformers, and keeps the result as evidence.
+"""Compares every family of a release set with transformers, and keeps the result as evidence.
 
     python tools/measure_reference.py --set 'mlx-lm 0.32.2'                  its own environment
     python tools/measure_reference.py --set 'mlx-lm 0.32.2' --python PYTHON  one that is there
@@ -119,7 +119,7 @@ def run(
 
 
 def cells(rows: Iterable[Mapping[str, Any]]) -> Cells:
-    """Model type to config to its row; families that were not held are left out."""
+    """Model type to config to its row, of the compared families."""
     found: Cells = defaultdict(dict)
     for row in rows:
         own = row["family"].partition(":")[2]
@@ -157,7 +157,7 @@ def crashes(
 
 
 def name_outside(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The other implementation and its version, as the summary of a family says it."""
+    """The other implementation and its version, from the summary of a family."""
     others = (row["detail"].partition("against ")[2].partition(":")[0] for row in rows)
     return next(filter(None, others), "")
 

@@ -1,9 +1,9 @@
-"""Measures the lab's scenarios of one request alone in a release set, and keeps them as evidence.
+"""Measures the lab's scenarios of single requests in a release set, and keeps them as evidence.
 
     python tools/measure_solo.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
 
-``PYTHON`` is that of an environment of the set. Scenarios that are not named keep what the file has
-of them. ``--table`` prints the results of all files.
+``PYTHON`` belongs to an environment of the set. Other scenarios keep their evidence. ``--table``
+prints the results of all files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from mlx_patches.lab.record import check_ended
 EVIDENCE = ROOT / "tools" / "evidence" / "solo"
 PARTS = ("without", "with")
 FIELDS = "config-fields"
-# By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for all
-# scenarios of images, whose reasons the audit tells too; the page says of config-fields what it
-# means.
+# By scenario, and family or case: why no patch repairs it. FEATURES stands for all scenarios of
+# images, whose reasons the audit also prints; the page explains config-fields.
 WHY = {
     ("draws", "server"): "the server ignores `seed`",
     **{(FEATURES, family): why for family, why in IMAGES_WHY.items()},

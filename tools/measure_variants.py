@@ -4,8 +4,8 @@
     python tools/measure_lab.py --write
 
 Each cell has two letters, as in the lab's evidence: without the patches and with every patch that
-the release admits. A family that cannot be built as a variant is left out, as is one that the
-variant does not change. Needs uv.
+the release admits. Families that cannot be built as a variant, or that it does not change, are
+skipped. Needs uv.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python tools/measure_walks.py --set 'mlx-lm 0.32.2' --rows FILE [--rows FILE ...] [--more]
 
 The rows are those of ``mlx-patches lab --scenario walks --patched --every-patch --out FILE``, run
-in an environment of the set. They replace what is kept of their families; with ``--more``, for
-walks from other seeds, their counts are added to it, and a red family stays red.
+in an environment of the set. They replace their families' evidence; with ``--more``, for walks from
+other seeds, their counts are added, and a red family stays red.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def build_evidence(
     Args:
         name: the set.
         rows: those of its walks.
-        before: the evidence that is kept.
-        more: add the counts to those that are kept.
+        before: the kept evidence.
+        more: add the counts to the kept ones.
     """
     before = before or {}
     families: dict[str, dict[str, Any]] = {**before.get("families", {})}

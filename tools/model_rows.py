@@ -64,7 +64,7 @@ def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
 
 
 def owner(one: dict[str, Any]) -> str:
-    """The distribution whose families a set's evidence is of."""
+    """The distribution of the families in a set's evidence."""
     name: str = one["set"].split()[0]
     return name
 

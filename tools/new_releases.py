@@ -1,12 +1,12 @@
 """Adds new releases on the package index to the release sets, so that they get measured.
 
     python tools/new_releases.py              add them
-    python tools/new_releases.py --summary    what turned red, green or drifted in those that were
-                                              measured since the last commit, as Markdown
+    python tools/new_releases.py --summary    changes of those measured since the last commit, as
+    Markdown
 
-A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. Users of any set may install
-a new mlx, so it re-dates the newest set of each distribution, which is then measured again. The
-index is read through pip; this needs the network.
+A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. Users of any set may install a
+new mlx, so it re-dates the newest set of each distribution, which is then measured again. Needs the
+network: pip reads the index.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def list_committed() -> set[str]:
 def summary(
     probed: list[dict[str, Any]], lab: list[dict[str, Any]], new: Collection[str]
 ) -> Iterator[str]:
-    """What changed in each new set, against the release before it, as Markdown."""
+    """The changes of each new set from the release before it, as Markdown."""
     cells = {one["set"]: one["patches"] for one in probed}
     results = {one["set"]: lab_evidence.family_results(one) for one in lab}
     for name in [name for name in cells if name in new]:
@@ -129,7 +129,7 @@ def summary(
 
 
 def _state(cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """A patch's defect on a release: red where it is, green where it is not, or no code of it."""
+    """A patch's defect on a release: red if present, green if not, or its code is missing."""
     found = {one["without"] for one in cells.values() if one["body"]}
     return "red" if "red" in found else "green" if found else "no code"
 

@@ -1,9 +1,9 @@
-"""What was measured of each patch: the file evidence.json in each folder of patches.
+"""The measurements of each patch: the file evidence.json in each folder of patches.
 
 It maps a patch's id to a distribution to:
 
 - ``measured``: the releases on which the patch was probed;
-- ``results``: for each target, what was seen of each distinct code. A result has the fingerprint
+- ``results``: for each target, the result of each distinct code. A result has the fingerprint
   of the code (``body``; None if the module only imports it), the probe's verdict ``without`` and
   ``with`` the patch, the ``detail`` that it gave first, and the ``releases`` that have this code.
 """
@@ -29,7 +29,7 @@ PATCHES = release_sets.ROOT / "mlx_patches" / "patches"
 OTHER = release_sets.ROOT / "tools" / "evidence"
 # The versions of the packages in each release set's environment.
 VERSIONS = OTHER / "versions.json"
-# What names patches in the evidence of the lab and of requests alone, by family and scenario.
+# Keys with patch ids in the evidence of the lab and of single requests.
 NAMING = ("needs", "companions")
 
 # A target's path to its cell: body, without, with, detail.
@@ -77,7 +77,7 @@ def write(folder: Path, evidence: dict[str, Any]) -> None:
 
 
 def add(patch: Patch, name: str, cells: Cells) -> None:
-    """Put what was measured of a patch on a release set in the place of what was known before."""
+    """Replace a patch's evidence on a release set."""
     distribution, release = name.split()
     folder = folder_of(patch)
     evidence = read(folder)
@@ -113,7 +113,7 @@ def add_versions(versions: dict[str, dict[str, str]]) -> None:
 
 
 def read_known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """What was seen of each target's code, by target and fingerprint, on any release."""
+    """The results of each target's code, by target and fingerprint, on any release."""
     results = read(folder_of(patch)).get(patch.id, {}).get(distribution, {}).get("results", {})
     return {
         (target, one["body"]): {key: value for key, value in one.items() if key != "releases"}
@@ -133,7 +133,7 @@ def was_red(patch: Patch, name: str, target: str, body: str | None) -> bool:
 
 
 def take(folder: Path) -> None:
-    """Add what other checkouts, the folders in ``folder``, measured since they were as this one.
+    """Add the newer measurements of other checkouts, the folders in ``folder``.
 
     Of the lab's evidence, which has a file for each release set, theirs replace ours.
     """
@@ -161,7 +161,7 @@ def take(folder: Path) -> None:
 def prune() -> None:
     """Drop the evidence of patches that no longer exist, also where other evidence names them.
 
-    And that on releases of a distribution in which a patch has no target any more.
+    Also on releases of a distribution in which a patch no longer has a target.
     """
     builtin = catalogue.builtin()
     known = set(builtin.ids())
@@ -173,7 +173,7 @@ def prune() -> None:
         write(folder, kept)
     for file in OTHER.glob("*/*.json"):
         found = evidence_file.read(file)
-        if not isinstance(found, dict):  # that of requests names no patches
+        if not isinstance(found, dict):  # the evidence of requests names no patches
             continue
         named = [cells for part in NAMING for cells in found.get(part, {}).values()]
         gone = {id_ for cells in named for ids in cells.values() for id_ in ids} - known
@@ -208,7 +208,7 @@ def folders() -> Iterator[Path]:
 
 
 def _cells(one: dict[str, Any], release: str) -> Cells:
-    """What was seen of each target on a release."""
+    """The results of each target on a release."""
     return {
         target: {key: value for key, value in result.items() if key != "releases"}
         for target, results in one["results"].items()

@@ -1,4 +1,4 @@
-"""Writes the README's sample of ``mlx-patches audit``: what it prints in one release set.
+"""Writes the README's sample of ``mlx-patches audit``: its output in one release set.
 
     python tools/readme_sample.py
 

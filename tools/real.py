@@ -1,11 +1,11 @@
-"""Asks real models twelve prompts in a release: alone, together, joining, and through its server.
+"""Runs twelve prompts of real models in a release: solo, batched, joining, and in its server.
 
     PYTHONPATH=FOLDER python tools/real.py --out FOLDER2 [--scenario S] [--family F] [--kind K]
 
 Run by each release's own Python; FOLDER has the packages of weights and their reader, and FOLDER2
-keeps what is made of them. `make real` does both, for five releases. Answers are held against a
-loop over the model, one prompt at a time, without the release's engine. The counts are written to
-tools/evidence/real/, unless only some scenarios, families or kinds are asked for.
+keeps the model folders. `make real` does both, for five releases. Answers are compared with a loop
+over the model, one prompt at a time, without the release's engine. The counts are written to
+tools/evidence/real/, unless only some scenarios, families or kinds are run.
 Exits with 1 if an answer is wrong with the patches.
 """
 
@@ -41,10 +41,10 @@ from mlx_patches.lab.kernels import kernel_folder
 
 REMEDY = "run make real again"
 TOKENS = 6
-# The prompts that have a repetition penalty: some of those that join late. The prompts that are
-# asked of every family; of the first one all are. How many of these are asked of other kinds.
+# The prompts with a repetition penalty: some of those that join late. The prompts for every family;
+# the first one gets all. How many of these the other kinds get.
 PENALIZED, SOME, FEW = (7, 10), (0, 3, 7, 10), 3
-# How many families are asked between two writes of the evidence.
+# How many families run between two writes of the evidence.
 AT_ONCE, SECONDS = 8, 1800
 TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 QUESTIONS, BEGINNINGS = TEXTS["questions"], TEXTS["beginnings"]
@@ -54,7 +54,7 @@ LONG = (COUNTING, "1, 2, 3, 4, 5, 6,")
 PARTS = ("without", "with")
 # A question as SmolLM2's template writes it.
 TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-# The first of these families that a release has gives the answers alone.
+# The first of these families in a release computes the solo answers.
 FIRST = ("llama", "gemma3_text", "idefics3", "gemma3")
 
 
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 class Part(NamedTuple):
-    """What was measured of weights that are kept as something."""
+    """The measurements of weights of one kind."""
 
     key: str
     rows: list[dict[str, Any]]
@@ -145,7 +145,7 @@ def quick() -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Release:
-    """The installed release, and what of it is asked."""
+    """The installed release, and the requested part."""
 
     name: str
     only: argparse.Namespace
@@ -170,7 +170,7 @@ class Release:
                     yield from self.parts(asked, families, kind)
 
     def parts(self, asked: Asked, families: Sequence[str], kind: str) -> Iterator[Part]:
-        """What is asked of weights that are kept as something, a few families at a time."""
+        """The parts for weights of one kind, a few families at a time."""
         start, key = time.monotonic(), f"{asked.weights.name}, {kind}"
         some = [prompt for prompt in asked.prompts if prompt["some"]]
         few = asked.prompts if kind == FLOAT32 else some[:FEW]
@@ -194,7 +194,7 @@ class Release:
     def plan(
         self, families: Sequence[str], kind: str, weights: Weights, first: str
     ) -> Iterator[tuple[list[str], list[str]]]:
-        """What is left to ask: families and their scenarios; the first family's are all."""
+        """The families still to run, with their scenarios; the first family runs all."""
         key = (weights.name, kind)
         own = [row for row in self.evidence["rows"] if (row["weights"], row["kind"]) == key]
         done = {row["family"] for row in own if row["scenario"] != "server"}
@@ -218,7 +218,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Asked:
-    """Weights in a folder, as a release is asked for them."""
+    """Weights in a folder, for one release."""
 
     release: Release
     weights: Weights
@@ -232,7 +232,7 @@ class Asked:
 
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
-        """The prompts as the release is fed them.
+        """The prompts as the release gets them.
 
         Some end early, before those with a penalty come.
         """
@@ -274,7 +274,7 @@ class Asked:
     def judge(
         self, answers: dict[str, Any], task: dict[str, Any], scenario: str
     ) -> tuple[dict[str, Any], list[str]]:
-        """The counts of a scenario, and of its first wrong answer: prompt, alone, said."""
+        """The counts of a scenario, and its first wrong answer: prompt, solo answer, answer."""
         prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
         if "n/a" in answers:
             return {"n/a": answers["n/a"]}, []
@@ -297,7 +297,7 @@ class Asked:
     ) -> list[dict[str, Any]]:
         """The row of the release's server.
 
-        Each prompt is asked alone, then all are asked at once.
+        Each prompt is sent alone, then all are sent at once.
         """
         from tests.hosts import server
 
@@ -347,7 +347,7 @@ class Asked:
         return [row]
 
     def run_all(self, task: dict[str, Any], patched: bool) -> list[dict[str, Any]]:
-        """The answers to a task; a family with which the process dies is left out of the next."""
+        """The answers to a task; a family that kills its process is skipped in the next."""
         answers: list[dict[str, Any]] = []
         left = list(task["families"])
         while left:
@@ -365,14 +365,14 @@ class Asked:
         return answers
 
     def child(self, task: dict[str, Any]) -> list[Any]:
-        """What one process says of a task without the patches; exits if it fails."""
+        """The answers of one process to a task without the patches; exits if it fails."""
         answers, died = self.run({**task, "patched": False})
         if died:
             sys.exit(f"{self.release.name}: {task['do']}: {died}")
         return answers
 
     def run(self, task: dict[str, Any]) -> tuple[list[Any], str]:
-        """What a process says of a task, and why it ended early, if it did."""
+        """The answers of a process to a task, and why it ended early, if it did."""
         base = {"distribution": self.release.distribution, "folder": str(self.folder)}
         task = {"kind": FLOAT32, "count": TOKENS, **base, **task}
         command = [sys.executable, str(Path(__file__).with_name("real_child.py"))]

@@ -1,4 +1,4 @@
-"""Asks real weights in the installed release: one task of tools/real.py, in its own process.
+"""Runs real weights in the installed release: one task of tools/real.py, in its own process.
 
 The task is JSON on standard input; answers are JSON lines on standard output.
 """
@@ -27,10 +27,10 @@ from mlx_patches.lab.weights import TOLERANCES
 from mlx_patches.lab.whole import with_vision_tower
 from mlx_patches.probes import NotApplicable
 
-# How many of the likeliest tokens a step of an answer alone keeps.
+# How many of the likeliest tokens each step of a solo answer keeps.
 KEPT = 8
 PENALTY, CONTEXT = 1.3, 20
-# The family that mlx-vlm's server loads, and what it calls control tokens of SmolLM2, ids 3 to 6.
+# The family that mlx-vlm's server loads, and its names of SmolLM2's control tokens, ids 3 to 6.
 SERVED = "qwen2_5_vl"
 MARKS = {
     "<repo_name>": "<|vision_start|>",
@@ -73,7 +73,7 @@ def find(task: dict[str, Any]) -> Iterator[Any]:
 
 
 def reference(task: dict[str, Any]) -> Iterator[Any]:
-    """For each prompt the steps alone, by a loop over the model, without the release's engine."""
+    """The solo steps of each prompt, by a loop over the model without the release's engine."""
     model = model_of(task, task["family"])
     for prompt in task["prompts"]:
         yield {
@@ -171,7 +171,7 @@ def load_refusal(made: Path) -> str:
 
 
 def run_one_by_one(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Each prompt alone in the release's batch generator."""
+    """Each prompt solo in the release's batch generator."""
     return [requests(model, [(0, prompt, None)])[0] for prompt in prompts]
 
 
@@ -225,7 +225,7 @@ def penalize(tokens: Any, logits: Any) -> Any:
 
 
 def keep_steps(steps: Sequence[Any]) -> list[Step]:
-    """Steps of logits (vocabulary,) as evidence keeps them."""
+    """Steps of logits (vocabulary,) in the form of the evidence."""
     import mlx.core as mx
 
     found = []
@@ -237,7 +237,7 @@ def keep_steps(steps: Sequence[Any]) -> list[Step]:
 
 
 def model_of(task: dict[str, Any], name: str) -> LabModel:
-    """A family with the weights, kept as the task says."""
+    """A family with the weights, in the task's kind."""
     import mlx.core as mx
     import mlx.nn as nn
 
@@ -273,7 +273,7 @@ def find_value(name: str, shape: Sequence[int], weights: dict[str, Any]) -> Any:
 
 
 def holds(own: dict[str, Sequence[int]], weights: dict[str, Sequence[int]]) -> bool:
-    """Whether parameters are these weights, but for biases and an output that is tied to them."""
+    """Whether parameters are these weights, except for biases and a tied output."""
     named = {short(name): tuple(shape) for name, shape in own.items()}
     more = {name for name in named.keys() - weights.keys() if not name.endswith(".bias")}
     same = all(named.get(name) == tuple(shape) for name, shape in weights.items())
@@ -287,7 +287,7 @@ def parameters(module: Any) -> dict[str, Sequence[int]]:
 
 
 def short(name: str) -> str:
-    """A parameter's name without the parts in which models nest the text model."""
+    """A parameter's name without the prefixes of a nested text model."""
     while name.startswith(("language_model.", "model.")):
         name = name.partition(".")[2]
     return name

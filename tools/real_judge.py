@@ -1,6 +1,6 @@
-"""Judges what a batch says of real prompts by the same prompts alone, and counts it for a page.
+"""Compares a batch's answers to real prompts with solo answers, and counts them for a page.
 
-An answer alone is a list of steps. A step has the likeliest tokens with their logits, the likeliest
+A solo answer is a list of steps. A step has the likeliest tokens with their logits, the likeliest
 first, and the scale of its logits: the largest one's size.
 """
 
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 EVIDENCE = Path(__file__).parent / "evidence" / "real"
-# In the order of the page: the sets, what the weights are kept as, and the scenarios.
+# In the order of the page: the sets, the kinds of weights, and the scenarios.
 SETS = ("mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.5.0", "mlx-vlm 0.7.10")
 FLOAT32 = "float32"
 KINDS = (FLOAT32, "bfloat16", "8 bits", "4 bits")
 SCENARIOS = ("alone", "together", "joining", "penalty", "window", "server")
-# By what the weights are kept as: the lead over the token that was said instead, relative to the
-# scale, up to which rounding may have swapped the two.
+# By kind of weights: the lead over the generated token, relative to the scale, up to which rounding
+# may have swapped the two.
 LEADS = {FLOAT32: 1e-4, "bfloat16": 2e-2, "8 bits": 1e-4, "4 bits": 1e-4}
-# From this difference of its first logits on, a family whose shapes fit computes something else.
+# From this difference of the first logits on, a family computes another function.
 ANOTHER = 1e-2
 SAME, FLIP, WRONG = "same", "flip", "wrong"
 Step = Mapping[str, Any]
 
 
 class Verdict(NamedTuple):
-    """What an answer is: the same, a flip of two near tokens, or wrong; and the lead it lost."""
+    """An answer is the same, a flip of two near tokens, or wrong; with the lead it lost."""
 
     word: str
     lead: float = 0.0
@@ -105,7 +105,7 @@ def page(evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-# A column of the page to what the weights are kept as, and the scenario; "" stands for all.
+# A column of the page to the kinds of weights, and the scenario; "" stands for all.
 COLUMNS = {
     **{name: ((FLOAT32,), name) for name in ("together", "joining", "penalty", "server")},
     "bfloat16": (("bfloat16",), ""),
@@ -114,7 +114,7 @@ COLUMNS = {
 
 
 def column(rows: Iterable[Mapping[str, Any]], kinds: Collection[str], scenario: str) -> str:
-    """The answers that are the same as released, with the patches, and of all; the near ties.
+    """The right answers without and with the patches, of all; and the near ties.
 
     "-" stands for what was not measured.
     """

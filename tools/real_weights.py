@@ -1,4 +1,4 @@
-"""Real weights from the package index: SmolLM2 135M and Gemma 3 270M, as what a release loads.
+"""Real weights from the package index: SmolLM2 135M and Gemma 3 270M, as model folders.
 
 Their packages, and gguf, which reads their files, are on the path of Python: see noxfile.py.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 # The kind of a control token in GGUF.
 CONTROL = 3
-# What GGUF and models call the same tensors.
+# The names of the same tensors in GGUF and in models.
 NAMES = {
     "token_embd": "embed_tokens",
     "attn_norm": "input_layernorm",
@@ -38,7 +38,7 @@ GEMMA_NAMES = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-# The heads of projections whose rows GGUF orders in another way than models do.
+# The heads of projections whose rows GGUF orders differently.
 HEADS = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 # SentencePiece's space.
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -48,7 +48,7 @@ CHAT = (
     "{{ message.content if message.content is string else message.content[0].text }}"
     "<|im_end|>\n{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
-# Gemma 3 270M is no chat model: it goes on with the text.
+# Gemma 3 270M is not a chat model: it continues the text.
 GOES_ON = (
     "<bos>{% for message in messages %}"
     "{{ message.content if message.content is string else message.content[0].text }}{% endfor %}"
@@ -156,7 +156,7 @@ class Model:
         return config | (self._of_gemma() if self.is_gemma else full)
 
     def _of_gemma(self) -> dict[str, Any]:
-        """Fields of Gemma 3; GGUF leaves out those that are the same in each model of its kind."""
+        """Fields of Gemma 3; GGUF omits those that all models of the kind share."""
         width, every = self.fact("attention.key_length"), 6
         kinds = ["sliding_attention"] * (every - 1) + ["full_attention"]
         return {

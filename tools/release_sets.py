@@ -26,7 +26,7 @@ import evidence_file  # noqa: E402
 
 from mlx_patches.core import packages  # noqa: E402
 
-# The distributions that have sets of their own.
+# The distributions with their own sets.
 DISTRIBUTIONS = tuple(packages.DISTRIBUTIONS.values())
 # The packages whose versions the evidence names.
 MEASURED = ("mlx", *DISTRIBUTIONS, "transformers")
@@ -112,7 +112,7 @@ class ReleaseSet:
     def with_mlx(self, version: str) -> ReleaseSet:
         """The same set with another release of MLX, which may be newer than the set's date.
 
-        On Linux only the extra ``cpu`` of mlx-lm says which releases of MLX it accepts.
+        On Linux only the extra ``cpu`` of mlx-lm declares which releases of MLX it accepts.
         """
         extra = "[cpu]" if self.distribution == "mlx-lm" else ""
         pins = {**self.pins, "mlx": version, f"{self.distribution}{extra}": self.version}
@@ -228,7 +228,7 @@ def hosts() -> dict[str, ReleaseSet]:
 def versions(python: Path) -> dict[str, str]:
     """The installed versions of the packages in ``MEASURED``.
 
-    Of two copies on the path, that of the one that is imported: the first.
+    Of two copies on the path, the first one's, which is imported.
     """
     code = (
         f"import importlib.metadata as m, json; names = {MEASURED};"

@@ -87,13 +87,13 @@ def startable(waiting: Iterable[str], running: Iterable[str]) -> str:
 
 
 def environment(name: str) -> str:
-    """What a session's name has in brackets: its release set, or its Python."""
+    """The part of a session's name in brackets: its release set, or its Python."""
     found = re.search(r"\((.*)\)", name)
     return found[1] if found else name
 
 
 def run(name: str) -> Result:
-    """Run a session, with a folder of its own for the kernels that MLX compiles."""
+    """Run a session, with a separate folder for the kernels that MLX compiles."""
     begun = time.monotonic()
     with kernel_folder() as kernels:
         done = subprocess.run(

@@ -4,7 +4,7 @@
 
 Uses the installed release. A family is right if none of its lab cells is red without patches. All
 scenarios of such a family must produce the same logits, bit for bit, with every patch in effect,
-except the patches that also change rows run alone.
+except the patches that also change solo rows.
 Prints one JSON line for each family. Exits with 1 if a right family's bits changed.
 """
 

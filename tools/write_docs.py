@@ -1,8 +1,8 @@
-"""Writes what is generated: catalogue, API page, declarations, chart, counts, the doors.
+"""Writes the generated files: catalogue, API page, declarations, chart, counts, the doors.
 
     python tools/write_docs.py [--check]
 
-`--check` writes nothing, and fails if a file is not current.
+`--check` only fails if a file is outdated.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def numbers() -> dict[str, tuple[int, ...]]:
 
 
 def _wrong(results: list[str]) -> int:
-    """How many families are wrong as released."""
+    """The number of families that are wrong without the patches."""
     return results.count(words.RED) + results.count(words.REPAIRED)
 
 

@@ -39,7 +39,7 @@ def settle(
 ) -> tuple[dict[str, Pair], dict[str, Pair]]:
     """Separate real differences from flaky tests.
 
-    Runs the tests again by themselves, ``rounds`` times without and with the patches. The second
+    Runs the tests again separately, ``rounds`` times without and with the patches. The second
     worst outcome of each side counts, so a single failure in a race does not. Tests that then do
     not differ run twice more, with all tests of their files.
 

@@ -3,12 +3,12 @@
     python tools/downstream/engine.py CHECKOUT
     python tools/downstream/engine.py CHECKOUT --model qwen3_5
 
-No package index has mlx-engine, LM Studio's engine: CHECKOUT is a clone of its repository. Where
-it pins commits of mlx-vlm and mlx-lm, the environment has the release set of ``PINNED``.
+No package index has mlx-engine, LM Studio's engine: CHECKOUT is a clone of its repository. For its
+pinned commits of mlx-vlm and mlx-lm, the environment has the release set of ``PINNED``.
 PyTorch is a stand-in: the engine calls only its seed.
 
-Right is the answer of an engine of its own, which has seen no other request. It is an error if an
-answer with the patches differs from it, or if it is another one with the patches.
+The right answer is that of a new engine without other requests. It is an error if an answer with
+the patches differs from it, or if the patches change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PINNED = {
     "321514d": "mlx-vlm 0.6.12",  # the release; mlx-lm 0.31.3 and 13 commits
 }
 REQUIRES = ("outlines==0.1.11", "dill", "xxhash", "sentencepiece", "protobuf", "httpx")
-# Families of mlx-lm; with "whole" those of mlx-vlm, and with "images" also in the requests.
+# Families of mlx-lm; "whole": of mlx-vlm; "images": also with images in the requests.
 TEXT = ("llama", "granitemoehybrid", "gpt_oss", "lfm2", "qwen3_next")
 MODELS = {
     "mlx-vlm 0.4.4": ("qwen3_5", *TEXT),
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def find_pinned(checkout: Path) -> str:
-    """The release set for what a checkout pins."""
+    """The release set for a checkout's pins."""
     file = checkout / "requirements.txt"
     if not (file.is_file() and (checkout / "mlx_engine").is_dir()):
         sys.exit(f"{checkout}: no checkout of mlx-engine: clone github.com/lmstudio-ai/mlx-engine")
@@ -94,7 +94,7 @@ def judge(model: str, python: Path, checkout: Path) -> bool:
 
 
 def run_engine(python: Path, checkout: Path, model: Sequence[str], patched: bool) -> Ways:
-    """The answers of an engine that runs in a process of its own."""
+    """The answers of an engine in a separate process."""
     command = [str(python), str(HERE / "engine_child.py"), *model]
     if patched:
         command = [str(python.with_name("mlx-patches")), "run", "--", *command]

@@ -1,4 +1,4 @@
-"""Asks mlx-engine's batch engine in several ways; see engine.py.
+"""Sends requests to mlx-engine's batch engine in several ways; see engine.py.
 
     python engine_child.py MODEL [images]
 
@@ -26,12 +26,12 @@ from tests.hosts.server import SHAPES, image, prompts
 
 COUNT = 6
 TOKENS = 16
-# The engine reads so many tokens of a prompt at a time, and keeps prefixes of 256 tokens on disk.
+# The tokens of a prefill step. The engine keeps prefixes of 256 tokens on disk.
 CHUNK = 64
 PREFIX = 90
 MARKS = "<|vision_start|><|image_pad|><|vision_end|>"
 PENALTY = {"repetition_penalty": 1.8}
-# A request joins when those before it have said so many tokens each.
+# A request joins when each earlier one has generated this many tokens.
 APART = 3
 SECONDS = 120
 numbers = count()
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[Answer, Answer]]]:
-    """Each way of asking, with the answers and the right ones."""
+    """Each way, with the answers and the right ones."""
     with engine(folder) as kit:
         plain = requests(kit, images)
     solo = rights(folder, plain)
@@ -78,11 +78,11 @@ def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[An
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Any]:
-    """The engine's batched kit for a model, without what it has asked before."""
+    """The engine's new batched kit for a model."""
     from mlx_engine import load_model, unload
 
     known = inspect.signature(load_model).parameters
-    # It fits the context to the memory that Metal tells.
+    # It fits the context to the memory that Metal reports.
     more = {"auto_fit_context": False} if "auto_fit_context" in known else {}
     kit = load_model(folder, max_seq_nums=COUNT, max_kv_size=None, prefill_step_size=CHUNK, **more)
     try:
@@ -108,7 +108,7 @@ def requests(kit: Any, images: bool) -> list[Request]:
 
 
 def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
-    """The answer to each request of an engine of its own."""
+    """The answer of a new engine to each request."""
     found = []
     for number, one in enumerate(asked):
         with engine(folder) as kit:
@@ -146,7 +146,7 @@ def run_request(
 def together(
     kit: Any, asked: Sequence[Request], apart: int = 0, cancelled: Sequence[int] = ()
 ) -> list[Answer]:
-    """The answers to requests at once, or one after the other has said ``apart`` tokens.
+    """The answers to concurrent requests, or each started ``apart`` tokens after the last.
 
     Those of ``cancelled`` are cancelled, each after as many tokens as its number.
     """

@@ -7,7 +7,7 @@
 `mlx-patches run` applies the patches, as an operator would. A recipe fails if a test passes without
 the patches and fails with them, in repeated runs too, unless recipes.toml lists it; if a listed
 test passes with its patch; or if a patch fails. Environments, tests and pytest's logs are kept in
-.nox/downstream. Needs uv, and the package index for what is not there yet.
+.nox/downstream. Needs uv, and the package index for missing packages.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def load() -> dict[str, Recipe]:
-    """Every recipe by the name of its release set, in the file's order."""
+    """Every recipe by its release set, in the file's order."""
     found = {}
     for project, raw in tomllib.loads(RECIPES.read_text()).items():
         releases, known = raw.pop("releases"), raw.pop("differs", [])
