@@ -1,4 +1,4 @@
-"""Asks a real model two questions: one by one, in an unpatched batch, in a patched batch.
+"""Sends a real model two questions: one by one, in an unpatched batch, in a patched batch.
 
     PYTHONPATH=FOLDER python tools/demo.py
 

@@ -46,7 +46,7 @@ def main() -> None:
     today = datetime.date.today().isoformat()
     if today < (last := max(one.date for one in sets.values())):
         sys.exit(
-            f"the clock says {today}, but a set is of {last}: set the clock; nothing was added"
+            f"the clock is at {today}, but a set is of {last}: set the clock; nothing was added"
         )
     write_whole(SETS, with_sets(SETS.read_text(), added, again, today))
     for name, version in newer.items():

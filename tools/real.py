@@ -297,7 +297,7 @@ class Asked:
     ) -> list[dict[str, Any]]:
         """The row of the release's server.
 
-        Each prompt is sent alone, then all are sent at once.
+        Each prompt is sent separately, then all are sent at once.
         """
         from tests.hosts import server
 

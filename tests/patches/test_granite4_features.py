@@ -96,5 +96,5 @@ def test_solo_chunked_prefill(begun, whole, ungated):
     ungated("granite4-features")
     prompt = image_scenarios.prompts_of(whole)[1]
     at_once = log_probabilities(whole, prompt, begun, prefill_step_size=None)
-    in_pieces = log_probabilities(whole, prompt, begun, prefill_step_size=4)
-    assert mx.allclose(at_once, in_pieces, atol=1e-5)
+    in_chunks = log_probabilities(whole, prompt, begun, prefill_step_size=4)
+    assert mx.allclose(at_once, in_chunks, atol=1e-5)

@@ -47,7 +47,7 @@ def lm(ungated):
     if "model_file" not in inspect.getsource(utils.load_model):
         pytest.skip("this release runs no model's file")
     if "trust_remote_code" in inspect.signature(utils.load_model).parameters:
-        pytest.skip("this release asks")
+        pytest.skip("this release already checks consent")
     ungated("model-code-consent")
     return utils
 
@@ -554,8 +554,8 @@ def test_caught_refusal_is_raised_on_failure():
     assert model_code.accept_caller_consent(loading, "folder") == "loaded by another class"
 
     # Without a refusal, the error is kept.
-    def failing_alone(folder):
+    def fail_differently(folder):
         raise KeyError("something else")
 
     with pytest.raises(KeyError):
-        model_code.accept_caller_consent(failing_alone, "folder")
+        model_code.accept_caller_consent(fail_differently, "folder")

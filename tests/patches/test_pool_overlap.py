@@ -255,5 +255,5 @@ def test_windows_keep_no_prompt_alive(compressor, caches):
     cache = caches.PoolingCache(RATIO)
     pooled = compressor(text, cache, 0)
     mx.eval(pooled)
-    pooled_alone = pooled.nbytes
-    assert mx.get_active_memory() - before < pooled_alone + text.nbytes // 4
+    pooled_bytes = pooled.nbytes
+    assert mx.get_active_memory() - before < pooled_bytes + text.nbytes // 4

@@ -132,12 +132,12 @@ class MambaCache(ArraysCache or object):
 
 @pytest.mark.skipif(not hasattr(ArraysCache, "merge"), reason="rows are not merged")
 def test_mamba_merge_keeps_class():
-    alone = [MambaCache(), MambaCache()]
-    for number, row in enumerate(alone):
+    solo = [MambaCache(), MambaCache()]
+    for number, row in enumerate(solo):
         row[0] = row[1] = mx.full((1, 2), number)
     merge = ArraysCache.merge.__func__
-    assert merge(MambaCache, alone).left_padding.ndim == 0  # the defect
-    batch = extract.drop_scalar_padding(merge(MambaCache, alone))
+    assert merge(MambaCache, solo).left_padding.ndim == 0  # the defect
+    batch = extract.drop_scalar_padding(merge(MambaCache, solo))
     assert batch.left_padding is None
     row = extract.restore_class(ArraysCache.extract(batch, 1), batch)
     assert type(row) is MambaCache
@@ -190,8 +190,8 @@ class Uncounted:
 
 def test_decode_reads_no_device(device_reads):
     cache = Uncounted([7, 0, 2])
-    pieces = [cache.mask(3) for _ in range(3)]
-    assert all(mask is not None for mask in pieces)
+    chunk_masks = [cache.mask(3) for _ in range(3)]
+    assert all(mask is not None for mask in chunk_masks)
     assert len(device_reads) == 3
     device_reads.clear()
     assert cache.left_padding is None

@@ -175,7 +175,7 @@ def test_embeddings_instead_of_ids(name, repaired):
 
 
 @pytest.fixture
-def feed_last_piece(beside):
+def feed_last_chunk(beside):
     def feed(name: str):
         model = build_or_skip(name)
         beside(*LAST_PIECES)
@@ -185,19 +185,19 @@ def feed_last_piece(beside):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_last_single_token_chunk(name, feed_last_piece):
-    assert feed_last_piece(name).verdict == "green"
+def test_last_single_token_chunk(name, feed_last_chunk):
+    assert feed_last_chunk(name).verdict == "green"
 
 
-def test_mutant_drops_states_of_last_chunk(monkeypatch, feed_last_piece):
+def test_mutant_drops_states_of_last_chunk(monkeypatch, feed_last_chunk):
     def feed(call, bound, cache, fed):
         return call(*bound.args, **bound.kwargs)
 
     monkeypatch.setattr(recurrent_padding, "call_and_hold_states", feed)
-    assert feed_last_piece(NEMOTRON_H).verdict == "red"
+    assert feed_last_chunk(NEMOTRON_H).verdict == "red"
 
 
-def test_last_chunk_after_right_padding(monkeypatch, feed_last_piece):
+def test_last_chunk_after_right_padding(monkeypatch, feed_last_chunk):
     """The joined batch still has the padding of earlier chunks, but none in the last chunk."""
 
     def by_row(call, bound, cache, fed):
@@ -205,7 +205,7 @@ def test_last_chunk_after_right_padding(monkeypatch, feed_last_piece):
         return recurrent_padding.forward_per_row(call, bound, spans, [0] * len(fed))
 
     monkeypatch.setattr(recurrent_padding, "call_and_hold_states", by_row)
-    assert feed_last_piece(NEMOTRON_H).verdict == "green"
+    assert feed_last_chunk(NEMOTRON_H).verdict == "green"
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])

@@ -71,10 +71,10 @@ def test_rows_with_same_stored_prompt(name):
 
 
 def test_mutant_repeats_first_row(monkeypatch):
-    fed_alone = []
+    fed_solo = []
 
     def first(outputs, spans, shape):
-        fed_alone.append(spans)
+        fed_solo.append(spans)
         return next(out for out in outputs if out is not None)
 
     monkeypatch.setattr(recurrent_by_row, "join_outputs", first)
@@ -83,7 +83,7 @@ def test_mutant_repeats_first_row(monkeypatch):
     except ValueError as error:
         assert re.search("squeeze|broadcast", str(error))
     else:
-        assert not fed_alone, cell
+        assert not fed_solo, cell
         pytest.skip("this release's Qwen3.5 is fed no row by itself")
 
 

@@ -242,7 +242,7 @@ TEXT = mx.arange(OFFSET + LENGTH)[None]
 WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELTA], axis=1)
 
 
-def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **passed):
+def feed_next_chunk(positions, start=OFFSET, length=LENGTH, held=None, text=None, **passed):
     cache = SimpleNamespace()
     row_record.update_record(cache, deltas=mx.array([[DELTA]]))
     model = SimpleNamespace(_position_ids=held)
@@ -256,7 +256,7 @@ def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **p
 
 @pytest.mark.parametrize("length", [LENGTH, 3])
 def test_new_turn_positions_continue(length):
-    (places, after, kept), cache = next_piece(mx.arange(LENGTH)[None], length=length)
+    (places, after, kept), cache = feed_next_chunk(mx.arange(LENGTH)[None], length=length)
     assert places.tolist() == WHOLE[:, OFFSET : OFFSET + length].tolist()
     assert after.item() == kept.item() == DELTA
     assert bool(row_record.read_record(cache).turn) is (length < LENGTH)
@@ -265,7 +265,7 @@ def test_new_turn_positions_continue(length):
 def test_chunked_turn_keeps_first_delta():
     image = mx.array([[0, 1, 1, 1, 2]])
     passed = {"position_ids": image, "rope_deltas": mx.array([[-2]])}
-    (first, after, kept), cache = next_piece(image, length=2, **passed)
+    (first, after, kept), cache = feed_next_chunk(image, length=2, **passed)
     assert (first.tolist(), after.item(), kept.item()) == ([[4, 5]], 2 * DELTA, DELTA)
     counting = SimpleNamespace(offset=OFFSET + 2)
     ids, waiting = mx.zeros((1, 3), mx.int32), image_prompts.Waiting()
@@ -276,29 +276,29 @@ def test_chunked_turn_keeps_first_delta():
 
 def test_conversation_positions_are_cut():
     expected = WHOLE[:, OFFSET:].tolist()
-    chunk, _ = next_piece(WHOLE)
+    chunk, _ = feed_next_chunk(WHOLE)
     assert chunk.position_ids.tolist() == expected
     # A host may pass the turn's positions, or those without the image.
     for passed in (TEXT[:, :LENGTH], TEXT):
-        chunk, _ = next_piece(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
+        chunk, _ = feed_next_chunk(passed, held=WHOLE, text=mx.zeros_like(WHOLE))
         assert (chunk.position_ids.tolist(), chunk.kept.tolist()) == (expected, [[DELTA]])
 
 
 def test_foreign_positions_are_not_cut():
     """The model keeps the newest request's positions, which may have the same length."""
-    expected = [next_piece(TEXT[:, :LENGTH])[0].position_ids.tolist()]
+    expected = [feed_next_chunk(TEXT[:, :LENGTH])[0].position_ids.tolist()]
     for text in (None, mx.ones_like(WHOLE)):
-        chunk, _ = next_piece(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
+        chunk, _ = feed_next_chunk(TEXT[:, :LENGTH], held=WHOLE + 5, text=text)
         expected.append(chunk.position_ids.tolist())
     assert expected[1:] == expected[:1] * 2
 
 
 def test_chunk_positions_are_unchanged():
     own = WHOLE[:, OFFSET:]
-    assert next_piece(own)[0].position_ids is own
+    assert feed_next_chunk(own)[0].position_ids is own
     step = mx.array([[0]])  # a decode step is not read from the device
-    assert next_piece(step, length=1)[0].position_ids is step
-    assert next_piece(own, start=mx.array([OFFSET]))[0].position_ids is own
+    assert feed_next_chunk(step, length=1)[0].position_ids is step
+    assert feed_next_chunk(own, start=mx.array([OFFSET]))[0].position_ids is own
 
 
 # A chunked prompt while the model keeps another request's positions and deltas.

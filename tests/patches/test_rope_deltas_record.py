@@ -34,7 +34,7 @@ def model(request, ungated, beside):
     return built
 
 
-def assert_as_alone(model, rows):
+def assert_equals_solo(model, rows):
     cell = differences(
         [row.logits for row in rows], [solo(model, row) for row in rows], model.tolerance
     )
@@ -76,17 +76,17 @@ def test_cancel_keeps_other_rows_positions(model):
     left = rows[1:]
     model.call(mx.array([left[0].take(lengths[1] - 4)]), cache)
     step(model, left, cache)
-    assert_as_alone(model, left)
+    assert_equals_solo(model, left)
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
+@pytest.mark.parametrize("several", [False, True], ids=["solo", "batch"])
 @pytest.mark.parametrize("again", [copy_layers, copy.deepcopy, engine.restore_copies])
 def test_copied_rows_continue(model, several, again):
     rows = images(model) if several else images(model)[:1]
     caches = prefill(model, rows)
     cache = again(engine.merge(model, caches) if several else caches[0])
     step(model, rows, cache)
-    assert_as_alone(model, rows)
+    assert_equals_solo(model, rows)
 
 
 def test_copy_is_independent(model):

@@ -61,7 +61,7 @@ def test_canonical_name(name):
         ("Metadata-Version: 2.1\nName: fake-lm\n", None),
         # The version is read from the headers.
         (
-            "Metadata-Version: 2.1\nName: fake-lm\nVersion:  1.4 \n\nVersion: 9 says the text\n",
+            "Metadata-Version: 2.1\nName: fake-lm\nVersion:  1.4 \n\nVersion: 9 is text\n",
             "1.4",
         ),
     ],

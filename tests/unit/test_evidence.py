@@ -293,8 +293,8 @@ def test_remeasured_cells_are_replaced():
 
 def judge_cells(**cells):
     pairs = {name.replace("_", "-"): pair for name, pair in cells.items()}
-    said = {"a": {"growth": "205 edges of the graph are left, 370 later"}}
-    one = {"set": "mlx-lm 0.1", **letters({"a": pairs}), "details_without": said}
+    details = {"a": {"growth": "205 edges of the graph are left, 370 later"}}
+    one = {"set": "mlx-lm 0.1", **letters({"a": pairs}), "details_without": details}
     return verdict.judge(verdict.Measured(one), "mlx-lm", "0.1", "a")
 
 
@@ -349,8 +349,8 @@ def sent(tmp_path, monkeypatch):
 
 
 def test_sent_evidence_is_kept_beside_cpu(sent):
-    said = lab_evidence.take(sent())
-    assert said == "mlx-lm 0.32.2, metal, float32: added 1: `llama`"
+    message = lab_evidence.take(sent())
+    assert message == "mlx-lm 0.32.2, metal, float32: added 1: `llama`"
     (one,) = lab_evidence.load()
     pairs = store.cell_pairs(one)["llama"]
     assert (pairs["merge@metal"], pairs["trim@metal"]) == ("rg", "gg")
@@ -461,9 +461,9 @@ def test_malformed_file_is_one_line(sent, changes, why):
     before = sorted(lab_evidence.EVIDENCE.iterdir())
     with pytest.raises(SystemExit) as refused:
         lab_evidence.take(file)
-    said = str(refused.value)
-    assert said.startswith(f"{file}: ") and why in said
-    assert "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(f"{file}: ") and why in message
+    assert "\n" not in message
     assert sorted(lab_evidence.EVIDENCE.iterdir()) == before
 
 
@@ -485,7 +485,7 @@ def test_mlx_patch_uses_newest_mlx(accepted, tmp_path, monkeypatch):
 
     def child(one, python, patches, *flags):
         verdict = "green" if flags else "red"
-        row = {"target": place, "body": "b", "verdict": verdict, "detail": "said"}
+        row = {"target": place, "body": "b", "verdict": verdict, "detail": "text"}
         return [{"patch": id_, **row} for id_ in patches]
 
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
@@ -496,9 +496,9 @@ def test_mlx_patch_uses_newest_mlx(accepted, tmp_path, monkeypatch):
     place = patch.targets[0].path
     monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(patch))
     measure_matrix.Measuring().measure(release_sets.load()["mlx-lm 0.31.3"]).add()
-    (said,) = patch_evidence.load()
-    cell = {"body": "b", "without": "red", "with": "green", "detail": "said"}
-    assert said["patches"] == {"of-mlx": {place: cell} if accepted else {}}
+    (evidence,) = patch_evidence.load()
+    cell = {"body": "b", "without": "red", "with": "green", "detail": "text"}
+    assert evidence["patches"] == {"of-mlx": {place: cell} if accepted else {}}
     (mlx,) = made
     assert mlx.endswith("==0.32.0")
 

@@ -136,8 +136,8 @@ def test_interrupted_restore_can_be_finished(fake):
         manager.apply(patch)
         assert Tracer(moment).follow(manager.restore)
         live = list_changed(objects(cache, model), originals)
-        said = {o.target for o in manager.status() if o.status is Status.APPLIED}
-        assert len(said) <= len(live), (moment, live, said)
+        found = {o.target for o in manager.status() if o.status is Status.APPLIED}
+        assert len(found) <= len(live), (moment, live, found)
         manager.restore()
         assert list_changed(objects(cache, model), originals) == set(), moment
 
@@ -383,9 +383,9 @@ def refuse(path):
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        path, said = json.loads(line)
+        path, output = json.loads(line)
         for stream in (1, 2):
-            os.dup2(os.open(said, os.O_CREAT | os.O_APPEND | os.O_WRONLY), stream)
+            os.dup2(os.open(output, os.O_CREAT | os.O_APPEND | os.O_WRONLY), stream)
         status = 1
         try:
             refuse(path)
@@ -431,11 +431,11 @@ def reader() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def read_refusal(reader, tmp_path) -> Callable[[Path], str]:
     def read(path: Path) -> str:
-        began, said = time.perf_counter(), tmp_path / "said"
-        print(json.dumps([str(path), str(said)]), file=reader.stdin, flush=True)
+        began, output = time.perf_counter(), tmp_path / "output"
+        print(json.dumps([str(path), str(output)]), file=reader.stdin, flush=True)
         status = reader.stdout.readline()
         assert time.perf_counter() - began < SECONDS
-        message = said.read_text()
+        message = output.read_text()
         assert status == "0\n", message
         assert message.startswith("True "), message[:1000]
         return message
@@ -474,11 +474,11 @@ def test_model_type_is_only_a_name(fake, tmp_path, model_type, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     with pytest.raises(SystemExit) as ended:
         cli.main(["audit", "--model", str(tmp_path)])
-    said = capsys.readouterr()
-    assert ended.value.code == 2, said
-    assert "Traceback" not in said.err
-    assert len(said.err) < 1000
-    assert said.err.rstrip("\n").isprintable()
+    output = capsys.readouterr()
+    assert ended.value.code == 2, output
+    assert "Traceback" not in output.err
+    assert len(output.err) < 1000
+    assert output.err.rstrip("\n").isprintable()
 
 
 def test_restore_during_decision(fake):

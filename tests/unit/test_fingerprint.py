@@ -28,7 +28,7 @@ def hash_of(tmp_path):
     "same",
     [
         pytest.param(
-            'def f(x, y=1):\n    """Says what."""\n    z = x + y\n    return [z, -1]',
+            'def f(x, y=1):\n    """Adds."""\n    z = x + y\n    return [z, -1]',
             id="docstring",
         ),
         pytest.param(
@@ -158,7 +158,7 @@ SAMPLES = {
         "464dd582c9d857b1",
         "def f():\n    def inner():\n        'doc'\n        return 1\n    return inner",
     ),
-    "docstring alone": ("c5c87d10c39d45b4", "def f(): 'doc'"),
+    "only a docstring": ("c5c87d10c39d45b4", "def f(): 'doc'"),
 }
 
 

@@ -71,18 +71,18 @@ def journal(monkeypatch):
     return found
 
 
-GREEN, RED, NONE = (Cell(verdict, "said") for verdict in ("green", "red", "n/a"))
+GREEN, RED, NONE = (Cell(verdict, "detail") for verdict in ("green", "red", "n/a"))
 
 
 @pytest.mark.parametrize(
     ("noted", "before", "verdict", "detail"),
     [
-        ({}, GREEN, "green", "said"),
-        ({"faults": "k reads outside"}, GREEN, "red", "said; k reads outside"),
-        ({"faults": "k reads outside"}, NONE, "red", "said; k reads outside"),
-        ({"faults": "said"}, RED, "red", "said"),
-        ({"unwritten": "k leaves 3"}, GREEN, "green", "said"),
-        ({"unwritten": "k leaves 3"}, RED, "red", "said; k leaves 3"),
+        ({}, GREEN, "green", "detail"),
+        ({"faults": "k reads outside"}, GREEN, "red", "detail; k reads outside"),
+        ({"faults": "k reads outside"}, NONE, "red", "detail; k reads outside"),
+        ({"faults": "detail"}, RED, "red", "detail"),
+        ({"unwritten": "k leaves 3"}, GREEN, "green", "detail"),
+        ({"unwritten": "k leaves 3"}, RED, "red", "detail; k leaves 3"),
         ({"not_run": "k did not compile"}, GREEN, "not-emulated", "k did not compile"),
         ({"not_run": "no", "faults": "k reads outside"}, RED, "not-emulated", "no"),
     ],

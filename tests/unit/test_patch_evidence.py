@@ -29,7 +29,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def cell(body, without="red", detail="said"):
+def cell(body, without="red", detail="text"):
     return {"body": body, "without": without, "with": "green", "detail": detail}
 
 

@@ -31,7 +31,7 @@ from .conftest import patch_of, registry_of, target
 ONE = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
 PATCH = patch_of(target("f", distribution="mlx-lm"), id="a-patch")
 PLACE = PATCH.targets[0].path
-CELL = {"body": "b", "without": "red", "with": "green", "detail": "said"}
+CELL = {"body": "b", "without": "red", "with": "green", "detail": "text"}
 VERSIONS = {"mlx": "1.0", "mlx-lm": "0.2"}
 MEASURED = {
     "set": ONE.name,
@@ -237,7 +237,7 @@ def test_clock(monkeypatch, tmp_path, today):
     date = SimpleNamespace(today=lambda: datetime.date.fromisoformat(today))
     monkeypatch.setattr(new_releases, "datetime", SimpleNamespace(date=date))
     if today < "2026":
-        with pytest.raises(SystemExit, match="the clock says 2020-01-01"):
+        with pytest.raises(SystemExit, match="the clock is at 2020-01-01"):
             new_releases.main()
     else:
         new_releases.main()  # nothing new: no set gets a date

@@ -33,7 +33,7 @@ import sys
 from mlx_patches.activation import presence
 mine = presence.Presence()
 mine.write({content!r})
-print("told", flush=True)
+print("ready", flush=True)
 sys.stdin.readline()
 {end}
 """
@@ -47,7 +47,7 @@ def start(end=""):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout.readline() == "told\n"
+    assert child.stdout.readline() == "ready\n"
     return child
 
 
@@ -103,7 +103,7 @@ def test_threads_do_not_close_other_files(folder):
     """Nor write into a file that reuses a closed file's descriptor."""
     mine, stop, failed = presence.Presence(), threading.Event(), []
 
-    def tell():
+    def write_name():
         while not stop.is_set():
             mine.write(CONTENT)
             mine.forget()
@@ -120,7 +120,7 @@ def test_threads_do_not_close_other_files(folder):
     files = [folder.parent / f"theirs-{number}" for number in range(3)]
     for file in files:
         file.write_text("theirs")
-    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads = [threading.Thread(target=write_name) for _ in range(4)]
     threads += [threading.Thread(target=read, args=(file,)) for file in files]
     for thread in threads:
         thread.start()

@@ -838,8 +838,8 @@ def wrong_with(config, pair, needs=()):
 @pytest.mark.parametrize(("pair", "fixed"), [("rg", True), ("rr", False)])
 def test_solo_repair_has_command(pair, fixed):
     report = report_of(wrong_with("yarn old", pair), model="qwen3")
-    is_told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
-    assert is_told is fixed
+    is_shown = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
+    assert is_shown is fixed
 
 
 @pytest.mark.parametrize("model", [None, "qwen3"])

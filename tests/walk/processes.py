@@ -131,9 +131,9 @@ ACTIVATION = [
     shell(
         "ps lists a process while it runs",
         "mkfifo wait; python -c 'import mlx_lm.models.cache, mlx_patches as m; m.apply();"
-        ' print(1, flush=True); open("wait").read()\' > told & '
-        "until [ -s told ]; do sleep 0.1; done; mlx-patches ps; echo > wait; wait;"
-        " mlx-patches ps; rm told wait",
+        ' print(1, flush=True); open("wait").read()\' > printed & '
+        "until [ -s printed ]; do sleep 0.1; done; mlx-patches ps; echo > wait; wait;"
+        " mlx-patches ps; rm printed wait",
         first="pid +host +patched",
         where=WITH_MLX_LM,
         rows=8,

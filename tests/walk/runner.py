@@ -33,8 +33,8 @@ def _tell(file=os.environ["WALK_IMPORTS"], process=os.getpid()):
     if os.getpid() == process:
         tops = {name.partition(".")[0] for name in sys.modules}
         found = {"mlx", "mlx_lm", "mlx_vlm", "vllm_mlx"} & tops
-        with open(file, "a") as told:
-            told.write(" ".join(sorted(found)) + "\\n")
+        with open(file, "a") as log:
+            log.write(" ".join(sorted(found)) + "\\n")
 atexit.register(_tell)
 """
 MAIN = """
@@ -162,8 +162,8 @@ def _wrong(step: Step, came: Came) -> Iterator[str]:
     lines = came.out.splitlines()
     if step.first and not (lines and re.match(step.first, lines[0])):
         yield f"the first line does not begin with {step.first!r}"
-    yield from (f"no {one!r} in what it says" for one in step.also if not _has(one, came.out))
-    yield from (f"{one!r} in what it says" for one in step.never if _has(one, came.out))
+    yield from (f"no {one!r} in its output" for one in step.also if not _has(one, came.out))
+    yield from (f"{one!r} in its output" for one in step.never if _has(one, came.out))
     if (took := _rows(came.out)) > step.rows:
         yield f"{took} rows, more than {step.rows}"
     yield from _wrong_error(step, came)

@@ -114,7 +114,7 @@ def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
         with engine(folder) as kit:
             answer = run_request(kit, one)
         if isinstance(answer, str):
-            sys.exit(f"request {number} alone: {answer}")
+            sys.exit(f"solo request {number}: {answer}")
         found.append(answer)
     return found
 
