@@ -280,7 +280,7 @@ class Asked:
             return {"n/a": answers["n/a"]}, []
         if "error" in answers:
             counts = real_judge.count([Verdict(WRONG)] * len(prompts))
-            return {**counts, "error": answers["error"]}, []
+            return counts | {"error": answers["error"]}, []
         verdicts, sample = [], []
         for prompt, tokens in zip(prompts, answers["tokens"], strict=True):
             penalized = scenario == "penalty" and prompt["penalty"]

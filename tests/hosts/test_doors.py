@@ -32,7 +32,5 @@ QUICK = "mlx_vlm.server 0.7.10"
 def test_outcomes_are_those_recorded(server, tmp_path):
     outcomes = doors.measure(server, tmp_path)
     assert outcomes == doors.load()[server.name]
-    still = {
-        door: result for door in outcomes if "open" in (result := doors.verdict(outcomes[door]))
-    }
+    still = {door: text for door in outcomes if "open" in (text := doors.verdict(outcomes[door]))}
     assert not still

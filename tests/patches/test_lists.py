@@ -62,8 +62,6 @@ def test_row_joins_llama4(monkeypatch, beside):
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
     beside("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
-    generated = generators.generate(model, [prompts[0]], prompts[1], 24)
-    cell = compare_generated(
-        generated, [generate_solo(model, prompt, 24) for prompt in prompts], EXACT
-    )
+    rows = generators.generate(model, [prompts[0]], prompts[1], 24)
+    cell = compare_generated(rows, [generate_solo(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail

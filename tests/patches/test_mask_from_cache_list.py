@@ -15,8 +15,7 @@ PATCH = catalogue.builtin().get("mask-from-cache-list")
 
 
 @pytest.fixture(
-    params=[t for t in PATCH.targets if is_installed(t.distribution)],
-    ids=lambda target: target.path,
+    params=[t for t in PATCH.targets if is_installed(t.distribution)], ids=lambda one: one.path
 )
 @or_skip()
 def target(request) -> Target:

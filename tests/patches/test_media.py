@@ -355,19 +355,17 @@ def test_image_edits_and_outputs(media, ungated):
     more = {"index": 0, "count": 1, "seed": 7}
     for choose in (server._image_output_path, server._image_edit_output_path):
 
-        def choose_model(choose: Any = choose, **fields: Any) -> Any:
+        def choose_path(choose: Any = choose, **fields: Any) -> Any:
             empty = {"output_path": None, "output_dir": None, "response_format": "b64_json"}
             return choose(SimpleNamespace(**empty | fields), **more)
 
-        assert choose_model() is None
-        assert choose_model(response_format="path").parent == Path(
-            "outputs"
-        )  # the server's own choice
-        assert choose_model(output_path=str(media / "new.png")) == media / "new.png"
-        assert choose_model(output_dir=str(media)).parent == media
-        expect_refusal(choose_model, output_path=outside)
-        expect_refusal(choose_model, output_path=str(media / "link.png"))
-        expect_refusal(choose_model, output_dir=str(media / ".."))
+        assert choose_path() is None
+        assert choose_path(response_format="path").parent == Path("outputs")  # the server's choice
+        assert choose_path(output_path=str(media / "new.png")) == media / "new.png"
+        assert choose_path(output_dir=str(media)).parent == media
+        expect_refusal(choose_path, output_path=outside)
+        expect_refusal(choose_path, output_path=str(media / "link.png"))
+        expect_refusal(choose_path, output_dir=str(media / ".."))
 
 
 def test_server_fetches_only_public_images(lm, web, ungated):

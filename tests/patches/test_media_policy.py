@@ -495,7 +495,7 @@ AVI, WAV = b"RIFF\x24\0\0\0AVI LIST", b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0"
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
-def add_tag(content: bytes, tag: bytes = b"", padding: bytes = b"") -> bytes:
+def tag(content: bytes, tag: bytes = b"", padding: bytes = b"") -> bytes:
     """A file behind an ID3 tag."""
     size = bytes((len(tag) >> shift) & 0x7F for shift in (21, 14, 7, 0))
     return b"ID3\x04\x01\0" + size + tag + padding + content
@@ -505,13 +505,8 @@ LISTS = [
     *(b"", b"\0" * 64, PLAYLIST, b"\xef\xbb\xbf" + PLAYLIST, b"\n" + PLAYLIST, b"\0" + PLAYLIST),
     *(PLAYLIST.replace(b"\n", b"\n# \x80\n", 1), PLAYLIST.replace(b"\n", b"\n# \x7f\n", 1)),
     PLAYLIST.replace(b"\n", b"\n#" + b"a" * 600 + b"\n", 1),
-    *(add_tag(PLAYLIST), add_tag(PLAYLIST, b"a" * 300), add_tag(PLAYLIST, padding=b"\0" * 9)),
-    *(
-        add_tag(add_tag(PLAYLIST)),
-        add_tag(b"", DASH),
-        b"\xff\xfb\x90" + DASH,
-        b"<MPDftypmp42" + DASH,
-    ),
+    *(tag(PLAYLIST), tag(PLAYLIST, b"a" * 300), tag(PLAYLIST, padding=b"\0" * 9)),
+    *(tag(tag(PLAYLIST)), tag(b"", DASH), b"\xff\xfb\x90" + DASH, b"<MPDftypmp42" + DASH),
     *(b"\x1aE\xdf\xa3B\x82\x84webm" + DASH, b"\x1aE\xdf\xa3\x9f" + b"a" * 99, b"\xff\xfe<\0s\0"),
     *(b"ffconcat version 1.0\nfile /etc/passwd\n", b"ffconcat version 1.0\n# \x80\nfile /a\n"),
     *(b"<?xml version='1.0'?>" + DASH, DASH, b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\n"),
@@ -538,8 +533,8 @@ def test_playlist_is_refused(kind, content):
             SOUND,
             [WAV, b"fLaC\0", b"OggS\0\x02", b"FORM\0\0\0\x24AIFF", b"\xff\xfb\x90", b"\xff\xf1P"],
         ),
-        (SOUND, [MP4, WEBM, add_tag(b"\xff\xfb\x90", b"a" * 3000, b"\0" * 500)]),
-        (SOUND, [add_tag(add_tag(b"fLaC\0", b"<MP"))]),
+        (SOUND, [MP4, WEBM, tag(b"\xff\xfb\x90", b"a" * 3000, b"\0" * 500)]),
+        (SOUND, [tag(tag(b"fLaC\0", b"<MP"))]),
         (VIDEO, [MP4, WEBM, WEBM.replace(b"\x84webm", b"\x88matroska"), AVI]),
     ],
 )

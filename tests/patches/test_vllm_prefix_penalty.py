@@ -41,14 +41,12 @@ def model():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_penalty_ignores_prefix_cache(model, name):
     prompt, repeated = find_repeating_prompt(model)
-    uncached = answer_uncached(model, prompt)
-    assert uncached[0] != repeated
+    expected = answer_uncached(model, prompt)
+    assert expected[0] != repeated
     server = fill_cache(model, **CONFIGS[name])
-    assert server.answer(prompt, repetition_penalty=PENALTY) == uncached
+    assert server.answer(prompt, repetition_penalty=PENALTY) == expected
     assert server.request.cached_tokens
-    assert server.answer(prompt, repetition_penalty=PENALTY) == uncached, (
-        "the whole prompt is there"
-    )
+    assert server.answer(prompt, repetition_penalty=PENALTY) == expected, "the prompt is stored"
 
 
 def test_generator_without_processors_is_unchanged(model):

@@ -183,7 +183,7 @@ def module(monkeypatch):
     return made
 
 
-async def feed_letters(module, text, name="_reasoning_parser"):
+async def feed(module, text, name="_reasoning_parser"):
     parser = getattr(module, name)
     parser.reset()
     for letter in text:
@@ -206,16 +206,14 @@ async def side_by_side(*streams):
 
 
 def test_streams_share_parser_without_patch(module):
-    shared = asyncio.run(side_by_side(feed_letters(module, "ab"), feed_letters(module, "abc")))
+    shared = asyncio.run(side_by_side(feed(module, "ab"), feed(module, "abc")))
     assert shared != [[1, 2], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("parser", [Parser(), ToolParser("tokenizer")], ids=["plain", "tokenizer"])
 def test_streams_have_own_state(module, parser):
     module._reasoning_parser = parser
-    streams = [
-        stream_parsers.separate_parsers(feed_letters(module, text)) for text in ("ab", "abc", "a")
-    ]
+    streams = [stream_parsers.separate_parsers(feed(module, text)) for text in ("ab", "abc", "a")]
     assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3], [1]]
 
 
@@ -225,7 +223,7 @@ def test_server_has_own_state_while_stream_waits(module):
     parser.feed("x")
 
     async def run():
-        events = stream_parsers.separate_parsers(feed_letters(module, "ab"))
+        events = stream_parsers.separate_parsers(feed(module, "ab"))
         assert await anext(events) == 1
         assert vars(parser) is attributes
         assert parser.feed("y") == 2
@@ -242,7 +240,7 @@ def test_parser_built_by_stream_is_not_shared(module):
     async def building(text):
         if module._tool_parser_instance is None:
             module._tool_parser_instance = ToolParser("tokenizer")
-        async for event in feed_letters(module, text, "_tool_parser_instance"):
+        async for event in feed(module, text, "_tool_parser_instance"):
             yield event
 
     streams = [stream_parsers.separate_parsers(building(text)) for text in ("ab", "abc")]
@@ -252,7 +250,7 @@ def test_parser_built_by_stream_is_not_shared(module):
 
 def test_stream_keeps_dropped_parser(module):
     async def run():
-        events = stream_parsers.separate_parsers(feed_letters(module, "abc"))
+        events = stream_parsers.separate_parsers(feed(module, "abc"))
         got = [await anext(events)]
         module._reasoning_parser = Parser()
         return got + [event async for event in events]
@@ -262,10 +260,7 @@ def test_stream_keeps_dropped_parser(module):
 
 def test_unbuildable_parser_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
-    assert asyncio.run(read_all(stream_parsers.separate_parsers(feed_letters(module, "ab")))) == [
-        1,
-        2,
-    ]
+    assert asyncio.run(read_all(stream_parsers.separate_parsers(feed(module, "ab")))) == [1, 2]
     assert parser.seen == ["a", "b"]
 
 

@@ -39,16 +39,11 @@ def test_concurrent_finish_reasons(server, ungated):
 def test_stop_is_reported(server, ungated, monkeypatch):
     wanted = server.ChatChoice(message=server.ChatMessage(role="assistant", content="a"))
     ungated("vlm-finish-reason")
-    for reasons, reason in (
-        (None, "stop"),
-        ([], "stop"),
-        (["stop"], "stop"),
-        (["length"], "length"),
-    ):
+    for reasons, text in ((None, "stop"), ([], "stop"), (["stop"], "stop"), (["length"], "length")):
         monkeypatch.setattr(patch, "ENDED", ContextVar("ended", default=reasons))
         message = server.ChatMessage(role="assistant", content="a")
         choice = server.ChatChoice(finish_reason="stop", message=message)
-        assert choice.model_dump() == {**wanted.model_dump(), "finish_reason": reason}
+        assert choice.model_dump() == {**wanted.model_dump(), "finish_reason": text}
         called = server.ChatChoice(finish_reason="tool_calls", message=message)
         assert called.finish_reason == "tool_calls"
 

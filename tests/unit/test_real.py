@@ -53,9 +53,7 @@ def test_every_part_was_measured():
         for part in one["seconds"]:
             weights, kind = part.split(", ")
             rows = [r for r in one["rows"] if (r["weights"], r["kind"]) == (weights, kind)]
-            scenarios = (
-                {"alone", "joining", "together", "penalty"} if kind == FLOAT32 else {"joining"}
-            )
+            names = {"alone", "joining", "together", "penalty"} if kind == FLOAT32 else {"joining"}
             assert names <= {r["scenario"] for r in rows}, (name, part)
         for row in one["rows"]:
             assert f"{row['weights']}, {row['kind']}" in one["seconds"], (name, row)
