@@ -214,7 +214,6 @@ def parse(name: str, raw: Any, file: str) -> ReleaseSet:
 
 
 def find(name: str) -> ReleaseSet:
-    """The set of a name."""
     if (found := load().get(name)) is None:
         raise SystemExit(f"no release set {name!r}: see {SETS}")
     return found

@@ -61,7 +61,6 @@ def test_time_is_linear():
 
 @pytest.mark.parametrize("check", ["host-request-templates", "host-schema-refs"])
 def test_repaired_body_is_checked(check):
-    """The check is around the repair."""
     rank = catalogue.builtin().rank
     assert rank(check) > rank("vllm-json-escapes")
 

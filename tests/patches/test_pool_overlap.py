@@ -69,7 +69,6 @@ def goes_on(compressor, caches, cache, start):
 
 
 def through_a_file(caches, cache, folder):
-    """The cache from a file of the prefix cache."""
     apc = pytest.importorskip("mlx_vlm.apc")
     written = cache.__dict__[windows.WINDOWS]
     # As the engine does: another thread writes the file.

@@ -137,7 +137,6 @@ class Batch:
         return self._call([[1 + (step + row) % 20] for row in range(len(self.padding))], None)
 
     def evaluate(self, logits: Any = None) -> None:
-        """Evaluate the logits and the caches."""
         mx.eval(arrays([logits, self.cache]))
 
     def _call(self, tokens: Rows, places: Rows | None) -> Any:
