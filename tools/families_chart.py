@@ -83,7 +83,7 @@ def _bar(bar: Bar, x: float, step: float, scale: float) -> Iterator[str]:
         )
     top = base - bar.patched * scale - 5
     yield f"<text x='{middle:.1f}' y='{top:.1f}' text-anchor='middle'>{bar.patched}</text>"
-    # A release without any right family has no dark bar to write in: its 0 stands at the base.
+    # The 0 of a release without a right family is at the base, since it has no dark bar.
     fill = "#ffffff" if bar.released else "#24292f"
     yield (
         f"<text x='{middle:.1f}' y='{base - 5}' text-anchor='middle' fill='{fill}'>"

@@ -30,7 +30,7 @@ from mlx_patches.lab import record
 
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
-SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
+SHOWN = words.FAMILY_RESULTS[:3]  # the results with a separate column in the findings
 SHOWN_MODULES = 3  # how many modules a line of the findings names
 
 

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def marks(package: str, distribution: str) -> dict[str, tuple[str, ...]]:
-    """Family to its modules with such a branch; families without one are left out."""
+    """Family to its modules with such a branch."""
     find = cache(distributions.source_file)
     found = {one.name: metal_branches(package, one.name, find) for one in families(distribution)}
     return {family: modules for family, modules in found.items() if modules}

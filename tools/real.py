@@ -161,33 +161,33 @@ class Release:
                 continue
             folder = self.only.out / weights.base
             save(weights, folder, REMEDY)
-            asked = Asked(self, weights, folder)
-            found = asked.child({"do": "find"})
+            subject = Subject(self, weights, folder)
+            found = subject.child({"do": "find"})
             first = next(name for name in FIRST if name in found)
             families = [first, *(name for name in found if name != first)]
             for kind in KINDS:
                 if self.only.kind in (None, kind):
-                    yield from self.parts(asked, families, kind)
+                    yield from self.parts(subject, families, kind)
 
-    def parts(self, asked: Asked, families: Sequence[str], kind: str) -> Iterator[Part]:
+    def parts(self, subject: Subject, families: Sequence[str], kind: str) -> Iterator[Part]:
         """The parts for weights of one kind, a few families at a time."""
-        start, key = time.monotonic(), f"{asked.weights.name}, {kind}"
-        some = [prompt for prompt in asked.prompts if prompt["some"]]
-        few = asked.prompts if kind == FLOAT32 else some[:FEW]
+        start, key = time.monotonic(), f"{subject.weights.name}, {kind}"
+        some = [prompt for prompt in subject.prompts if prompt["some"]]
+        few = subject.prompts if kind == FLOAT32 else some[:FEW]
         names = [self.only.family] if self.only.family else families
-        todo = list(self.plan(names, kind, asked.weights, families[0]))
+        todo = list(self.plan(names, kind, subject.weights, families[0]))
         if not todo:
             return
         task = {"kind": kind, "prompts": few, "family": families[0]}
-        solo = asked.child({"do": "reference", **task})
+        solo = subject.child({"do": "reference", **task})
         for own, scenarios in todo:
             asked_of = solo if families[0] in own else [one for one in solo if one["some"]]
             unlike: dict[str, float] = {}
             if scenarios == ["server"]:
-                rows = asked.run_server([one for one in solo if one["some"]], families)
+                rows = subject.run_server([one for one in solo if one["some"]], families)
             else:
                 task = {"do": "ask", "kind": kind, "prompts": asked_of}
-                rows = asked.rows({**task, "families": own, "scenarios": scenarios}, unlike)
+                rows = subject.rows({**task, "families": own, "scenarios": scenarios}, unlike)
             yield Part(key, rows, unlike, round(time.monotonic() - start))
             start = time.monotonic()
 
@@ -217,7 +217,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Subject:
     """Weights in a folder, for one release."""
 
     release: Release
@@ -272,17 +272,16 @@ class Asked:
         return rows
 
     def judge(
-        self, answers: dict[str, Any], task: dict[str, Any], scenario: str
+        self, row: dict[str, Any], task: dict[str, Any], scenario: str
     ) -> tuple[dict[str, Any], list[str]]:
         """The counts of a scenario, and its first wrong answer: prompt, solo answer, answer."""
         prompts = [p for p in task["prompts"] if p["long"] is (scenario == "window")]
-        if "n/a" in answers:
-            return {"n/a": answers["n/a"]}, []
-        if "error" in answers:
-            counts = real_judge.count([Verdict(WRONG)] * len(prompts))
-            return counts | {"error": answers["error"]}, []
+        if "n/a" in row:
+            return {"n/a": row["n/a"]}, []
+        if "error" in row:
+            return {**real_judge.count([Verdict(WRONG)] * len(prompts)), "error": row["error"]}, []
         verdicts, sample = [], []
-        for prompt, tokens in zip(prompts, answers["tokens"], strict=True):
+        for prompt, tokens in zip(prompts, row["tokens"], strict=True):
             penalized = scenario == "penalty" and prompt["penalty"]
             count = TOKENS if scenario == "together" else prompt["count"]
             solo = prompt["penalized" if penalized else "solo"][:count]

@@ -211,8 +211,8 @@ HOW: dict[str, Callable[[LabModel, Sequence[Prompt]], list[list[int]]]] = {
 
 def requests(model: LabModel, rows: Sequence[tuple[int, Prompt, Any]]) -> Any:
     """The tokens of rows (turn, prompt, logits processors) in the release's batch generator."""
-    asked = [generators.Request(turn, p["ids"], p["count"], own) for turn, p, own in rows]
-    return [[one.token for one in row] for row in generators.run_requests(model, asked)]
+    sent = [generators.Request(turn, p["ids"], p["count"], own) for turn, p, own in rows]
+    return [[one.token for one in row] for row in generators.run_requests(model, sent)]
 
 
 def penalize(tokens: Any, logits: Any) -> Any:

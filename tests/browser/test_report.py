@@ -90,14 +90,14 @@ def go_to(opened, file):
 @pytest.fixture
 def page(chromium, file):
     opened = chromium.new_page(viewport={"width": 1280, "height": 900})
-    asked, complaints = [], []
-    opened.on("request", lambda request: asked.append(request.url))
+    urls, complaints = [], []
+    opened.on("request", lambda request: urls.append(request.url))
     opened.on("console", lambda message: complaints.append(message.text))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     go_to(opened, file)
     yield opened
     opened.close()
-    assert asked == [file.as_uri()]
+    assert urls == [file.as_uri()]
     assert complaints == []
 
 

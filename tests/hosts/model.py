@@ -97,7 +97,7 @@ def whole_model(family: str) -> tuple[Any, dict[str, Any]]:
 
 
 def save_tokenizer(folder: Path, whole: bool = False) -> None:
-    """Write a tokenizer with one token a character; token 0 ends a turn.
+    """Write a tokenizer with one token per character; token 0 ends a turn.
 
     ``whole`` makes it a byte-level tokenizer: mlx-vlm's server fails with others.
     """

@@ -58,9 +58,9 @@ def serving(
     port, config = free_port(), log.with_suffix(".yaml")
     config.write_text(case.get("config", "").format(model=model, port=port))
     names = {"model": model, "config": config, "bin": Path(python).parent}
-    asked = {name: case[name] for name in ("chat", "streams", "processors") if name in case}
+    fields = {name: case[name] for name in ("chat", "streams", "processors") if name in case}
     with run(case["command"], names, patched, log, python, port) as process:
-        yield Host(process.url, str(model), process, **asked)
+        yield Host(process.url, str(model), process, **fields)
 
 
 def resident(group: int) -> int | None:
@@ -114,8 +114,8 @@ class Host:
 
     def body(self, prompt: Prompt, **more: object) -> dict[str, object]:
         messages = [{"role": "user", "content": prompt}]
-        asked = {"messages": messages} if self.chat else {"prompt": prompt}
-        return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **asked, **more}
+        content = {"messages": messages} if self.chat else {"prompt": prompt}
+        return {"model": self.model, "max_tokens": TOKENS, "temperature": 0, **content, **more}
 
     def _stream(self, prompt: Prompt, **more: object) -> Iterator[str]:
         body = self.body(prompt, stream=True, **more)

@@ -15,7 +15,7 @@ from mlx_patches.patches.server.media.probe import a_server
 from . import doors
 from .test_hosts import SET
 
-# In 0.6.0 a grammar that llguidance makes of the schema refuses it before, by ending the request.
+# In 0.6.0 llguidance's grammar of the schema already ends the request.
 FETCHES = "vllm-mlx 0.4.1"
 if SET not in (FETCHES, "vllm-mlx 0.6.0"):
     pytest.skip("this host is attacked by test_doors.py", allow_module_level=True)
@@ -46,7 +46,7 @@ def server(request, tmp_path):
 def test_bodies(server):
     host, patched = server
     plain = {"model": host.model, "max_tokens": 40, "temperature": 0, "messages": PROMPT}
-    # vllm-mlx reads a body with invalid escapes by other code than all others.
+    # vllm-mlx has separate code for bodies with invalid escapes.
     kwargs = {"chat_template_kwargs": {"chat_template": doors.LONG}}
     body = json.dumps({**plain, **kwargs, "stop_sequences": ["ESCAPE"]}).replace("ESCAPE", "\\s")
     headers = {"content-type": "application/json"}
@@ -73,4 +73,4 @@ def test_bodies(server):
             if patched and "$id" not in more:
                 assert answer.status_code == 400
                 assert "response_format: $ref" in answer.text
-        assert bool(web.asked) == (SET == FETCHES and not patched)
+        assert bool(web.requested) == (SET == FETCHES and not patched)

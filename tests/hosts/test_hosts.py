@@ -57,10 +57,10 @@ def parameter(case):
 
 def build_prompts(case):
     """The prompts for a case's host; half of them have a common beginning."""
-    asked = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
+    sent = prompts(COUNT // 2) + prompts(COUNT // 2, seed=1, prefix=PREFIX)
     if case.get("images"):
-        return with_shapes(asked) if case["images"] == "shapes" else with_images(asked)
-    return asked
+        return with_shapes(sent) if case["images"] == "shapes" else with_images(sent)
+    return sent
 
 
 def differing(before, after):
@@ -75,7 +75,7 @@ def has_reference(case):
 
 def exact_answers(case, model):
     """The model's answer to each request, computed without the host."""
-    asked = [
+    pairs = [
         [prompt, processors_of(case["processors"], index)]
         for index, prompt in enumerate(build_prompts(case))
     ]
@@ -85,7 +85,7 @@ def exact_answers(case, model):
         command,
         cwd=ROOT,
         env=environment,
-        input=json.dumps(asked),
+        input=json.dumps(pairs),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -103,14 +103,14 @@ def reference(case, model, log):
 
 
 def answers(case, model, log, patched):
-    asked = build_prompts(case)
+    sent = build_prompts(case)
     with serving(case, model, log, patched) as host:
-        early = host.answer_batch(asked) if case.get("first") == "batch" else None
+        early = host.answer_batch(sent) if case.get("first") == "batch" else None
         # This server may fail if there is another reference: the case shows its defect.
         right = patched or not ("solo" in case["wrong"] or has_reference(case))
-        solo = host.answer_solo(asked) if right else host.answer_one_by_one(asked)
-        again = host.answer_again(asked)
-        batch = early or host.answer_batch(asked)
+        solo = host.answer_solo(sent) if right else host.answer_one_by_one(sent)
+        again = host.answer_again(sent)
+        batch = early or host.answer_batch(sent)
         return {"solo": solo, "batch": batch, "repeated": again}
 
 
@@ -139,13 +139,13 @@ def test_answers_equal_solo_answers(case, models, tmp_path):
 def test_fully_cached_prompt(case, patched, models, tmp_path, monkeypatch):
     """A cached text with its answer, sent as one prompt; then an empty prompt."""
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
-    asked = prompts(1)[0]
+    sent = prompts(1)[0]
     log = tmp_path / "log"
     with serving(case, models(case), log, patched) as host:
-        answer = host.answer(asked)
-        on, once_more = (host.answer(text) for text in (asked + answer, (asked + answer)[:-1]))
+        answer = host.answer(sent)
+        on, once_more = (host.answer(text) for text in (sent + answer, (sent + answer)[:-1]))
         empty = host.answer("")
-        assert (host.answer(asked) == answer) == patched, "the server is dead, or was never hit"
+        assert (host.answer(sent) == answer) == patched, "the server is dead, or was never hit"
     if patched:
         assert once_more == (answer[-1] + on)[: len(once_more)]
         assert not empty.startswith(FAILED), empty

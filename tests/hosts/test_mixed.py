@@ -124,7 +124,7 @@ CLOSED = {
     },
     "mlx-lm 0.32.2": {"not UTF-8", "logit_bias: null", "deep"},
 }
-# These fields are unknown there, or are not looked at.
+# Fields that are unknown or unused there.
 IGNORED = {
     "mlx-lm 0.31.3": {"response_format: own network"},
     "mlx-lm 0.32.2": {"response_format: own network"},
@@ -134,7 +134,7 @@ IGNORED = {
 HARMLESS = {"logit_bias: no such token"}
 # Answered, or refused if the host has a limit.
 LIMITED = {"stop: long"}
-# An empty prompt gets the answer to no text here; the other hosts refuse it.
+# Hosts that answer an empty prompt; the others refuse it.
 EMPTY_ANSWERED = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}
 # The text of an unstreamed answer that ends with its first token, even without the patches.
 # Its stream is empty.
@@ -181,8 +181,8 @@ class Request:
 
     @property
     def valid(self) -> bool:
-        asked = self.kind not in ("leaving", "malformed")
-        return asked and (self.kind != "empty" or SET in EMPTY_ANSWERED)
+        is_answered = self.kind not in ("leaving", "malformed")
+        return is_answered and (self.kind != "empty" or SET in EMPTY_ANSWERED)
 
 
 class Round:
@@ -265,19 +265,19 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rounds(model, tmp_path_factory):
     """The requests of each round, and what is right by a request's key."""
-    asked = [one for seed in range(ROUNDS) for one in Round(seed).requests]
-    first = exact(model, [one for one in asked if one.valid])
-    asked = [continuing(one, first) if one.then else one for one in asked]
-    answers = first | exact(model, [one for one in asked if one.kind == "continued"])
-    images = {one.key: one for one in asked if isinstance(one.prompt, list)}
+    sent = [one for seed in range(ROUNDS) for one in Round(seed).requests]
+    first = exact(model, [one for one in sent if one.valid])
+    sent = [continuing(one, first) if one.then else one for one in sent]
+    answers = first | exact(model, [one for one in sent if one.kind == "continued"])
+    images = {one.key: one for one in sent if isinstance(one.prompt, list)}
     if images:
-        # The release answers these rightly, one at a time.
+        # The release answers these correctly, one at a time.
         with serving(CASE, model, tmp_path_factory.mktemp("images") / "log", False) as host:
             answers |= {key: host.answer(one.prompt, **one.fields) for key, one in images.items()}
     assert not [text for text in answers.values() if text.startswith(FAILED)]
     assert len(set(answers.values())) > len(answers) // 2, "the answers are too much alike"
-    size = len(asked) // ROUNDS
-    return [asked[i : i + size] for i in range(0, len(asked), size)], answers
+    size = len(sent) // ROUNDS
+    return [sent[i : i + size] for i in range(0, len(sent), size)], answers
 
 
 def exact(model: Path, requests: Sequence[Request]) -> dict[str, str]:
@@ -313,7 +313,7 @@ class Tally:
     odd: list[tuple[Request, str]] = field(default_factory=list)
     # Malformed requests, by how they ended.
     ends: dict[str, set[str]] = field(default_factory=dict)
-    # Empty prompts that are no valid requests there.
+    # Answers to empty prompts if they are invalid there.
     empty: set[str] = field(default_factory=set)
     alive: str = ""
     # Bytes after each round.
@@ -341,7 +341,7 @@ HEAD = "| host | model | patches | right | wrong | failed | of | alive | memory 
 
 
 def load(model: Path, log: Path, rounds: Any, patched: bool) -> Tally:
-    """Ask a server everything, about eight requests at a time."""
+    """Send a server all requests, about eight at a time."""
     requests, answers = rounds
     tally = Tally()
     with serving(CASE, model, log, patched) as host:
@@ -360,7 +360,7 @@ def load(model: Path, log: Path, rounds: Any, patched: bool) -> Tally:
 @dataclass
 class Clients:
     host: Host
-    # Valid requests in succession that got no answer in their time.
+    # Valid requests in a row that timed out.
     waiting: int = 0
 
     def ask(self, one: Request) -> str:

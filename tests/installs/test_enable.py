@@ -31,10 +31,10 @@ def model(python, tmp_path_factory):
 
 def right_rounds(python, model, log):
     """The number of rounds whose concurrent answers all equal the solo answers."""
-    asked = prompts(AT_A_TIME)
+    sent = prompts(AT_A_TIME)
     with serving(CASE, model, log, patched=None, python=python) as host:
-        solo = host.answer_solo(asked)
-        return sum(host.answer_batch(asked) == solo for _ in range(ROUNDS))
+        solo = host.answer_solo(sent)
+        return sum(host.answer_batch(sent) == solo for _ in range(ROUNDS))
 
 
 def test_enable_and_disable(python, model, tmp_path):

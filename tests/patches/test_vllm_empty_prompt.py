@@ -48,12 +48,12 @@ def test_one_token_prompt_is_answered(model, prompt):
 def test_only_beginning_is_tokenized_again(model, monkeypatch):
     server = Server(model)
     encode = server.scheduler.tokenizer.encode
-    asked = []
+    lengths = []
     monkeypatch.setattr(
-        server.scheduler.tokenizer, "encode", lambda text: asked.append(len(text)) or encode(text)
+        server.scheduler.tokenizer, "encode", lambda text: lengths.append(len(text)) or encode(text)
     )
     server.add("7 " * 500)
-    assert asked[:2] == [64, 1000]
+    assert lengths[:2] == [64, 1000]
 
 
 def test_tokenized_request_is_not_tokenized_again(model):

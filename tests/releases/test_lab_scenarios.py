@@ -210,7 +210,7 @@ def token_of_the_first_row(logprobs):
 
 def test_wrong_nucleus_is_red(right, applied, monkeypatch):
     monkeypatch.setattr(
-        generators, "nucleus", lambda *asked: lambda logprobs: second_best(logprobs)
+        generators, "nucleus", lambda *options: lambda logprobs: second_best(logprobs)
     )
     assert SCENARIOS["samplers"](right).verdict == "red"
 
@@ -372,7 +372,7 @@ def test_engine_reports_every_token(right):
 
 @pytest.fixture
 def child(right, monkeypatch, capsys):
-    def run(*arguments, build=lambda family, **asked: right, sensitivity=1.0, differ=True):
+    def run(*arguments, build=lambda family, **options: right, sensitivity=1.0, differ=True):
         fake = SimpleNamespace(
             build=build, sensitivity=lambda model: sensitivity, differ=lambda one, other: differ
         )
@@ -400,7 +400,7 @@ def test_insensitive_family_is_never_green(child, right, monkeypatch):
 
 
 def test_unbuilt_family_is_one_line(child):
-    def needs_a_kernel(family, **asked):
+    def needs_a_kernel(family, **options):
         raise NotBuilt("needs a Metal kernel")
 
     (line,) = child(build=needs_a_kernel)
@@ -413,7 +413,7 @@ def test_unbuilt_family_is_one_line(child):
         "dtype": "float32",
     }
 
-    def breaks(family, **asked):
+    def breaks(family, **options):
         raise KeyError("hidden_size")
 
     (line,) = child(build=breaks)
@@ -422,7 +422,7 @@ def test_unbuilt_family_is_one_line(child):
 
 
 def test_package_output_is_separate(child, right):
-    def chatty(family, **asked):
+    def chatty(family, **options):
         print("Fetching 3 files")
         return right
 

@@ -34,19 +34,19 @@ def list_added() -> dict[str, set[str]]:
     return found
 
 
-def list_asked(source: str) -> Iterator[str]:
+def list_checked(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, asked, *_]):
+            case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, checked, *_]):
                 pass
-            case ast.Compare(left=asked, ops=[ast.In() | ast.NotIn()]):
+            case ast.Compare(left=checked, ops=[ast.In() | ast.NotIn()]):
                 pass
-            case ast.keyword(arg="only_with", value=asked):
+            case ast.keyword(arg="only_with", value=checked):
                 pass
             case _:
                 continue
-        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
-            yield asked.value
+        if isinstance(checked, ast.Constant) and isinstance(checked.value, str):
+            yield checked.value
 
 
 def test_asked_names():
@@ -54,7 +54,7 @@ def test_asked_names():
 after(change, only_with="a")
 hasattr(x, "b"), getattr(x, "c", 0), "d" in vars(x), "e" not in x.__dict__, getattr(x, name), x.f
 """
-    assert sorted(list_asked(source)) == ["a", "b", "c", "d", "e"]
+    assert sorted(list_checked(source)) == ["a", "b", "c", "d", "e"]
 
 
 def test_no_patch_checks_for_added_name():
@@ -63,13 +63,13 @@ def test_no_patch_checks_for_added_name():
         ".".join(file.relative_to(PATCHES).with_suffix("").parts).removesuffix(".patch"): file
         for file in modules()
     }
-    asked = {
+    checked = {
         (module, name)
         for module, file in files.items()
-        for name in list_asked(file.read_text("utf-8"))
+        for name in list_checked(file.read_text("utf-8"))
         if name in added and module not in added[name] and name not in CONVERTED | CALLED
     }
-    assert asked == {one for one in DECLARED if one[0] in files and one[1] in added}
+    assert checked == {one for one in DECLARED if one[0] in files and one[1] in added}
 
 
 def test_attributes_have_one_owner():

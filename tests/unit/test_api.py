@@ -268,7 +268,7 @@ def test_restore_one(session):
 
 @pytest.fixture
 def switched(releases, monkeypatch):
-    """The process's session, with patches switched off or asked for by the environment."""
+    """The process's session, with patches switched off or requested by the environment."""
 
     def switch(**variables):
         for name, value in variables.items():

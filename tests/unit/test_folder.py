@@ -102,12 +102,12 @@ def test_folder_code_is_refused(measured, tmp_path):
 
 def test_screen_shows_measurement(measured):
     one = verdict(measured("rest()"))
-    asked = ModelReport("llama", None, {}, True)
-    report = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("cpu", "float32"))
+    model = ModelReport("llama", None, {}, True)
+    report = Audit((), (), (), {}, False, model, verdicts=(one,), measured=("cpu", "float32"))
     sentence = "Measured now on a CPU in float32; not on Metal."
     assert screen.describe_places(report) == sentence
     assert report.as_dict()["measured"] == {"device": "cpu", "dtype": "float32"}
-    on_metal = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("metal", "bfloat16"))
+    on_metal = Audit((), (), (), {}, False, model, verdicts=(one,), measured=("metal", "bfloat16"))
     assert screen.describe_places(on_metal) == "Measured now on Metal in bfloat16."
 
 

@@ -362,21 +362,21 @@ def test_wrapt_post_import_hooks(site, seen, wrapt_hooks, first):
 
 
 def test_other_finders(site, seen, watcher):
-    asked = []
+    searched = []
 
     class Spy:
         def find_spec(self, name, path=None, target=None):
-            asked.append(name)
+            searched.append(name)
 
     sys.meta_path.insert(0, front := Spy())
     sys.meta_path.append(Spy())
     site.write("pk.py")
     load("pk")
-    assert asked == ["pk"]  # by the spy in front; the path finder found it before the spy behind
+    assert searched == ["pk"]  # by the spy in front; the path finder found it before the spy behind
     assert sys.meta_path[0] is front
     with pytest.raises(ModuleNotFoundError):
         load("pk_missing")
-    assert asked == ["pk", "pk_missing", "pk_missing"]
+    assert searched == ["pk", "pk_missing", "pk_missing"]
 
 
 def test_two_watchers(site, seen, watcher):

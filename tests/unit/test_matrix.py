@@ -205,8 +205,8 @@ def both_forms(releases, affected, fixed):
 @given(released, ranges, st.one_of(st.just(""), ranges), public, local)
 def test_compiled_and_plain_answer_alike(releases, affected, fixed, version, part):
     plain, compiled = both_forms(releases, affected, fixed)
-    for asked in (*releases, version, version + part):
-        assert plain.decide(asked) == compiled.decide(asked)
+    for number in (*releases, version, version + part):
+        assert plain.decide(number) == compiled.decide(number)
 
 
 @pytest.fixture(scope="module")

@@ -747,8 +747,8 @@ def test_image_patches_are_needed():
 
 
 def report_of(*verdicts, model=None):
-    asked = model and audit.ModelReport(model, None, {}, True, {"mlx-lm": model})
-    return audit.Audit((), (), (), {}, False, asked, verdicts=verdicts)
+    audited = model and audit.ModelReport(model, None, {}, True, {"mlx-lm": model})
+    return audit.Audit((), (), (), {}, False, audited, verdicts=verdicts)
 
 
 @pytest.mark.parametrize(("pair", "code"), [("rg", 0), ("rr", 1)])
@@ -853,8 +853,8 @@ def test_switched_off_patch_is_fixed_by_unset(model):
         "switched off by MLX_PATCHES",
         True,
     )
-    asked = model and audit.ModelReport("qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"})
-    report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
+    found = model and audit.ModelReport("qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"})
+    report = audit.Audit((), (), (off,), {}, False, found, verdicts=(one,))
     assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
 
 

@@ -52,8 +52,8 @@ def test_release_is_tested_built_published():
     assert RELEASE["test"]["uses"] == "./.github/workflows/ci.yml"
     assert (RELEASE["build"]["needs"], RELEASE["publish"]["needs"]) == ("test", "build")
     # Only trusted publishing and attestation need a token of the workflow.
-    asked = {name: job.get("permissions", {}).get("id-token") for name, job in RELEASE.items()}
-    assert asked == {"test": None, "build": "write", "publish": "write"}
+    found = {name: job.get("permissions", {}).get("id-token") for name, job in RELEASE.items()}
+    assert found == {"test": None, "build": "write", "publish": "write"}
 
 
 @pytest.mark.parametrize(

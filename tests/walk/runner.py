@@ -67,7 +67,7 @@ class Walk:
         things.make(self.work, dict(condition.files))
 
     def problems(self) -> Iterator[str]:
-        """The problems, a sentence each."""
+        """The problems, one sentence each."""
         before = _read_folder(self.work)
         for number, step in enumerate(self.condition.steps, 1):
             try:

@@ -46,7 +46,7 @@ MODELS = {
     "mlx-vlm 0.6.12": (*TEXT, "qwen2_5_vl images", "qwen3_5 images", "gemma4 whole"),
 }
 SECONDS = 900
-# A way of asking, and for each request its answer and the right one.
+# A way to send requests, and for each request its answer and the right one.
 Ways = Mapping[str, Sequence[tuple[Any, Any]]]
 
 
@@ -79,7 +79,7 @@ def find_pinned(checkout: Path) -> str:
 
 
 def judge(model: str, python: Path, checkout: Path) -> bool:
-    """Ask a model in every way, without and with the patches; False if it is wrong with them."""
+    """Run a model in every way, without and with the patches; False if it is wrong with them."""
     family, *kind = model.split()
     with tempfile.TemporaryDirectory(prefix="engine-") as scratch:
         folder = Path(scratch, family)

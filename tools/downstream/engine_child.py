@@ -63,7 +63,7 @@ def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[An
     ]
     others, after = rights(folder, penalized), rights(folder, longer)
     with engine(folder) as kit:
-        asked = {
+        ways = {
             "together": (together(kit, plain), solo),
             "repeated": ([run_request(kit, one) for one in plain], solo),
             "joining": (together(kit, plain, APART), solo),
@@ -73,7 +73,7 @@ def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[An
             "with processors": (together(kit, penalized), others),
             "with processors, joining": (together(kit, penalized, APART), others),
         }
-    return {way: list(zip(*pair, strict=True)) for way, pair in asked.items()}
+    return {way: list(zip(*pair, strict=True)) for way, pair in ways.items()}
 
 
 @contextmanager
@@ -107,10 +107,10 @@ def requests(kit: Any, images: bool) -> list[Request]:
     return found
 
 
-def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
+def rights(folder: Path, sent: Sequence[Request]) -> list[list[int]]:
     """The answer of a new engine to each request."""
     found = []
-    for number, one in enumerate(asked):
+    for number, one in enumerate(sent):
         with engine(folder) as kit:
             answer = run_request(kit, one)
         if isinstance(answer, str):
@@ -144,7 +144,7 @@ def run_request(
 
 
 def together(
-    kit: Any, asked: Sequence[Request], apart: int = 0, cancelled: Sequence[int] = ()
+    kit: Any, sent: Sequence[Request], apart: int = 0, cancelled: Sequence[int] = ()
 ) -> list[Answer]:
     """The answers to concurrent requests, or each started ``apart`` tokens after the last.
 
@@ -152,8 +152,8 @@ def together(
     """
     from mlx_engine import stop_generation
 
-    found: list[Answer] = ["no answer"] * len(asked)
-    lengths, changed = [0] * len(asked), threading.Condition()
+    found: list[Answer] = ["no answer"] * len(sent)
+    lengths, changed = [0] * len(sent), threading.Condition()
 
     def one(number: int) -> None:
         def report(name: str, length: int) -> None:
@@ -165,9 +165,9 @@ def together(
 
         with changed:
             reached = changed.wait_for(lambda: sum(lengths) >= apart * number, SECONDS)
-        found[number] = run_request(kit, asked[number], report) if reached else "never joined"
+        found[number] = run_request(kit, sent[number], report) if reached else "never joined"
 
-    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(sent))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -175,9 +175,9 @@ def together(
     return found
 
 
-def beside_cancelled(kit: Any, asked: Sequence[Request]) -> list[Answer]:
+def beside_cancelled(kit: Any, sent: Sequence[Request]) -> list[Answer]:
     """The answers to every second request, while the others are cancelled."""
-    return together(kit, asked, cancelled=range(0, len(asked), 2))[1::2]
+    return together(kit, sent, cancelled=range(0, len(sent), 2))[1::2]
 
 
 if __name__ == "__main__":
