@@ -186,7 +186,7 @@ class Release:
             if scenarios == ["server"]:
                 rows = subject.run_server([one for one in solo if one["some"]], families)
             else:
-                task = {"do": "ask", "kind": kind, "prompts": asked_of}
+                task = {"do": "run_task", "kind": kind, "prompts": asked_of}
                 rows = subject.rows({**task, "families": own, "scenarios": scenarios}, unlike)
             yield Part(key, rows, unlike, round(time.monotonic() - start))
             start = time.monotonic()

@@ -37,7 +37,7 @@ PLACES = {
 MODES = {
     "before": ("before", "before"),
     "after": ("after", "after"),
-    "middle": ("twice", "changed"),
+    "middle": ("twice", "change"),
     "none": ("none", "none"),
     "exit": ("leave", "leave"),
     "recursion": ("recurse", "enter_again"),

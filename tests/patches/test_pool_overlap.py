@@ -147,7 +147,7 @@ def test_batch_equals_solo(compressor, caches):
     decode_steps(compressor, batch, [0, 1, 2, 3], at, 5)
     batch.filter([3, 0, 2])
     kept, at = [3, 0, 2], [15, 12, 8]
-    fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 needs it to restore one
+    fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 needs it to restore a state
     fresh.state, fresh.meta_state = batch.state, batch.meta_state
     fresh.state = fresh.state
     batch = fresh

@@ -209,7 +209,7 @@ def test_caches_survive_restore(cache_class, ungated):
     assert during.max_size == 16
 
 
-# The attribute that each mutant does not convert.
+# The values that each mutant does not convert.
 UNCONVERTED = {
     "everything": lambda value: True,
     "elements": lambda value: hasattr(value, "tolist"),

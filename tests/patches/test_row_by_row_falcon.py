@@ -171,7 +171,7 @@ def test_images_equal_solo(model, calls, hidden):
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])
 def test_shared_arguments_go_row_by_row(model, calls, name):
-    """Two equal prompts; one lacks the argument, so the other's is used for both rows."""
+    """Two equal prompts that share one row of an argument, or have no embeddings."""
     _, whole = join_prompts([with_image(model, *IMAGES[0])] * 2)
     if name == "inputs_embeds":
         whole["ids"] = [[one % model.module.args.vocab_size for one in row] for row in whole["ids"]]
