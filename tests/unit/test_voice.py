@@ -120,7 +120,8 @@ def test_only_prose_and_functions_are_read():
     )
     assert list(voice.sentences(source)) == [(4, "{} says no")]
 
-    source = "class A:\n    @property\n    def made(self): ...\n    def kept(self): ...\n"
+    source = "class A:\n @property\n def made(self): ...\n def kept(self): ...\n"
+    source += "@pytest.fixture(params=[a.b])\ndef paid(): ...\n"
     assert list(voice.functions(source)) == [(4, "kept")]
 
 
