@@ -99,7 +99,7 @@ def evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
     """The mean number of nodes of a decode step, if the engine evaluates only the logits."""
     batch = make()
     batch.evaluate(batch.prefill(PROMPT))
-    return costs.evaluated_nodes(batch, costs.PERIOD, folder) / costs.PERIOD
+    return costs.count_evaluated_nodes(batch, costs.PERIOD, folder) / costs.PERIOD
 
 
 def counted(make: Callable[[], costs.Batch], steps: int) -> list[int]:
