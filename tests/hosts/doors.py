@@ -184,14 +184,14 @@ class Place:
 
     def clear(self) -> None:
         self.mark.unlink(missing_ok=True)
-        self.web.requested.clear()
+        self.web.asked.clear()
         self.reads.take()
 
     def read_mark(self) -> str:
         """The worst mark since `clear`; empty if there is none."""
         if self.mark.exists():
             return RAN
-        if self.web.requested:
+        if self.web.asked:
             return FETCHED
         return READ if self.reads.take() else ""
 

@@ -73,4 +73,4 @@ def test_bodies(server):
             if patched and "$id" not in more:
                 assert answer.status_code == 400
                 assert "response_format: $ref" in answer.text
-        assert bool(web.requested) == (SET == FETCHES and not patched)
+        assert bool(web.asked) == (SET == FETCHES and not patched)

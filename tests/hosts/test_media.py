@@ -77,7 +77,7 @@ def test_media_of_a_request(model: Path, tmp_path, monkeypatch):
         ):
             response = ask(kind, url)
             assert response.status_code == 400, (kind, url, response.text)
-        assert not web.requested
+        assert not web.asked
         response = ask("image", picture)
         assert response.status_code == 200, response.text
         assert response.json()["choices"][0]["message"]["content"]

@@ -283,14 +283,14 @@ def test_allowed_images(vlm, web, media, ungated, with_limits):
     for path in (media.parent / "secret.png", media / "link.png", media / "../secret.png"):
         expect_refusal(vlm.load_image, path)
         expect_refusal(vlm.load_image, image_source=str(path))
-    assert not web.requested
+    assert not web.asked
     assert not manager.failures
 
 
 def test_public_images_are_fetched(vlm, lm_free_web, ungated):
     ungated(POLICY)
     assert vlm.load_image(lm_free_web.url("/moved")).size == (3, 2)
-    assert lm_free_web.requested == ["/moved", "/a.png"]
+    assert lm_free_web.asked == ["/moved", "/a.png"]
     expect_refusal(vlm.load_image, lm_free_web.url("/bomb.png"))
     expect_refusal(vlm.load_image, lm_free_web.url("/none.png"))
 
@@ -373,7 +373,7 @@ def test_server_fetches_only_public_images(lm, web, ungated):
     for url in (web.url("/a.png"), "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
         expect_refusal(lm._inline_image_urls, request(url))
         expect_refusal(lm._inline_image_urls, messages=request(url))
-    assert not web.requested
+    assert not web.asked
     messages = request(data_url(png()))
     lm._inline_image_urls(messages)
     assert messages == request(data_url(png()))
@@ -434,7 +434,7 @@ def test_client_gets_error_and_server_survives(lm, web, ungated):
         server.shutdown()
         server.server_close()
     assert served == [request(data_url(png()))] * 4
-    assert not web.requested
+    assert not web.asked
 
 
 def test_our_failure_lets_nothing_through(vlm, web, ungated, monkeypatch):
@@ -450,7 +450,7 @@ def test_our_failure_lets_nothing_through(vlm, web, ungated, monkeypatch):
         for source in (web.url("/a.png"), "/etc/passwd"):
             with pytest.raises(ValueError, match="could not be checked"):
                 vlm.load_image(source)
-    assert not web.requested
+    assert not web.asked
     assert not manager.withdrawn
 
 
@@ -573,7 +573,7 @@ def test_host_refuses(mllm, ungated, tmp_path):
             listed = data_url(PLAYLIST).replace("image/png", f"{kind}/mp4")
             for source in (str(file), f"{web.url}/{kind}", listed, {"url": listed}, 5):
                 expect_refusal(process, source)
-    assert not web.requested
+    assert not web.asked
     assert not manager.failures
 
 
@@ -619,7 +619,7 @@ def test_mlx_openai_server_files_are_loaded(ungated, tmp_path):
         assert asyncio.run(ask(data_url(PICTURE))) == (30, 30)
         for source in (str(file), f"{web.url}/image", data_url(PLAYLIST * 9)):
             expect_refusal(asyncio.run, ask(source))
-    assert not web.requested
+    assert not web.asked
     assert not manager.failures
 
 

@@ -110,7 +110,7 @@ def test_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
         head, _, data = sent[5].partition(",")
         assert head == {"image": "data:image/png;base64", "audio": "data:audio/wav;base64"}[kind]
         assert base64.b64decode(data)[:4] in (b"RIFF", b"\x89PNG")
-        assert public_web.requested == [f"/{path}"]
+        assert public_web.asked == [f"/{path}"]
 
 
 def test_only_base64_images():

@@ -207,14 +207,14 @@ def test_redirects_are_checked(server, location):
     server.answers["/a"] = to(location)
     with pytest.raises(Refused):
         get(server.url("/a"))
-    assert server.requested == ["/a"]
+    assert server.asked == ["/a"]
 
 
 def test_redirect_loops_end(server):
     server.answers["/a"] = to("/a")
     with pytest.raises(Refused, match="more than 5 times"):
         get(server.url("/a"))
-    assert len(server.requested) == 6
+    assert len(server.asked) == 6
 
 
 def test_checked_address_is_connected(server):
@@ -243,7 +243,7 @@ def test_redirect_is_resolved_again(server):
     server.answers["/b"] = ok(b"secret")
     with pytest.raises(Refused):
         get(server.url("/a", "rebind.example"), policy=policy)
-    assert server.requested == ["/a"]
+    assert server.asked == ["/a"]
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -254,7 +254,7 @@ def test_one_private_address_is_enough(server, order):
 
     with pytest.raises(Refused, match="not on the public internet"):
         get(server.url("/a", "both.example"), policy=Policy(both, TRUSTING.may_connect))
-    assert not server.requested
+    assert not server.asked
 
 
 @pytest.mark.parametrize("answer", [OSError("no such name"), UnicodeError("label"), []])

@@ -13,7 +13,7 @@ class Server:
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | Callable[[socket.socket], None]] = {}
-        self.requested: list[str] = []
+        self.asked: list[str] = []
         self.requests: list[bytes] = []
         self.socket = socket.create_server((HERE, 0))
         self.port = self.socket.getsockname()[1]
@@ -37,7 +37,7 @@ class Server:
                     return
                 request += chunk
             path = request.split(b" ")[1].decode()
-            self.requested.append(path)
+            self.asked.append(path)
             self.requests.append(request)
             answer = self.answers.get(path, b"HTTP/1.1 404 Not Found\r\n\r\n")
             if callable(answer):
