@@ -80,7 +80,7 @@ def test_unknown_parameter_is_an_error(name):
     def release(first):
         return first
 
-    with pytest.raises(MlxPatchesError, match=f"released has no parameter '{name}'"):
+    with pytest.raises(MlxPatchesError, match=f"release has no parameter '{name}'"):
         apply(argument(PLACE, name, lambda: 0), release)
     reads = eval(f"lambda {name}: 0")
     with pytest.raises(MlxPatchesError, match=f"no parameter '{name}'"):
