@@ -58,7 +58,7 @@ def probe_molmo(module: Any) -> Result:
     saved = {"text_config": text, "vision_config": tower, "adapter_config": adapter}
     module.ModelConfig.from_dict(saved)
     vision = module.VisionConfig.from_dict(saved["vision_config"])
-    read_text = module.TextConfig.from_dict(saved["text_config"])
-    read = (vision.vit_config.num_hidden_layers, vision.vit_config.image_patch_size)
-    read += (vision.adapter_config.vit_layers, read_text.layer_norm_eps, read_text.rope_theta)
-    return Result(read != (2, 16, [-1, -2], 1e-5, THETA), f"tower, adapter and text: {read}")
+    vit, layers = vision.vit_config, vision.adapter_config.vit_layers
+    own = module.TextConfig.from_dict(saved["text_config"])
+    read = [vit.num_hidden_layers, vit.image_patch_size, layers, own.layer_norm_eps, own.rope_theta]
+    return Result(read != [2, 16, [-1, -2], 1e-5, THETA], f"tower, adapter and text: {read}")
