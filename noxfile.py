@@ -121,7 +121,7 @@ HOST_SAMPLE = {
 }
 
 
-def tagged(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
+def add_tags(names: Iterable[str], tags: Mapping[str, str]) -> list[Any]:
     """A session's parameters with their tags; one without a tag runs only by name."""
     return [nox.param(one, id=one, tags=[tags[one]] if one in tags else []) for one in names]
 
@@ -142,7 +142,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 @nox.parametrize(
-    "python", tagged([*PYTHONS, *OTHERS], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
+    "python", add_tags([*PYTHONS, *OTHERS], dict.fromkeys(PYTHONS, "rest") | {HERE: "quick"})
 )
 def unit(session: nox.Session, python: str) -> None:
     """Tests without MLX. On this Python also those of data, and a new user's first steps."""
@@ -157,7 +157,7 @@ def unit(session: nox.Session, python: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("python", tagged([HERE], {HERE: "rest"}))
+@nox.parametrize("python", add_tags([HERE], {HERE: "rest"}))
 def unit_slow(session: nox.Session, python: str) -> None:
     """The tests that `unit` leaves out on this Python."""
     interpreter = str(pure_environment(session, python))
@@ -218,14 +218,14 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
+@nox.parametrize("name", add_tags(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
     """Probes, mutants and limits against a real release, and a share of the tests not slow."""
     test_release(session, name, "-m", "not slow", share=QUICK_SHARE, every=" ".join(EVERY))
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(TESTED, dict.fromkeys(TESTED, "rest")))
+@nox.parametrize("name", add_tags(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
     """A share of a release's tests, and its commands."""
     if name in QUICK:
@@ -240,7 +240,7 @@ def release(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged([*TESTED, *BY_NAME], {}))
+@nox.parametrize("name", add_tags([*TESTED, *BY_NAME], {}))
 def whole(session: nox.Session, name: str) -> None:
     """All tests of a release; of those that start a process for each patch, a share."""
     test_release(session, name)
@@ -293,7 +293,7 @@ def patches_of(distribution: str) -> set[str]:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(HELD, {}))
+@nox.parametrize("name", add_tags(HELD, {}))
 def reference(session: nox.Session, name: str) -> None:
     """Families against transformers, with the extra `reference`: PyTorch is a large download."""
     environment = ROOT / ".nox" / f"reference-{SETS[name].slug}"
@@ -303,7 +303,7 @@ def reference(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged([*COMMANDS_IN[1:], "vllm-mlx 0.6.0"], WALKED))
+@nox.parametrize("name", add_tags([*COMMANDS_IN[1:], "vllm-mlx 0.6.0"], WALKED))
 def walk(session: nox.Session, name: str) -> None:
     """The first steps of a new user: each command with right and wrong input, beside MLX."""
     python = release_environment(session, name)
@@ -312,7 +312,7 @@ def walk(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(SETS, {}))
+@nox.parametrize("name", add_tags(SETS, {}))
 def random_walks(session: nox.Session, name: str) -> None:
     """Random programs through a release's own engine with every patch; a job runs it at night."""
     python, distribution = release_environment(session, name), SETS[name].distribution
@@ -321,7 +321,7 @@ def random_walks(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(SERVERS, {"mlx-vlm 0.7.10": "rest"}))
+@nox.parametrize("name", add_tags(SERVERS, {"mlx-vlm 0.7.10": "rest"}))
 def request_walks(session: nox.Session, name: str) -> None:
     """Random requests of many clients to a release's server with the patches, from fixed seeds."""
     python, command = release_environment(session, name), ("--server", SERVERS[name], "--patched")
@@ -330,9 +330,9 @@ def request_walks(session: nox.Session, name: str) -> None:
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(CASES, HOST_SAMPLE))
+@nox.parametrize("name", add_tags(CASES, HOST_SAMPLE))
 def hosts(session: nox.Session, name: str) -> None:
-    """Real servers with a tiny model and requests alone and together, without and with patches."""
+    """Real servers with a tiny model: single and concurrent requests, without and with patches."""
     python = release_environment(session, name)
     env = {"MLX_PATCHES_HOST_SET": name}
     selected = session.posargs or ["-m", "not slow"]
@@ -342,7 +342,7 @@ def hosts(session: nox.Session, name: str) -> None:
 @nox.session(python=False)
 @nox.parametrize(
     "name",
-    tagged([f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]], PEERS),
+    add_tags([f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]], PEERS),
 )
 def downstream(session: nox.Session, name: str) -> None:
     """Another project's own tests, as released, without and with the patches."""
@@ -371,16 +371,16 @@ def readme(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", tags=["rest"])
-@nox.parametrize("name", tagged(AUDITED, {}))
+@nox.parametrize("name", add_tags(AUDITED, {}))
 def agreement(session: nox.Session, name: str) -> None:
     """Check that the audit of every model family agrees with the evidence."""
     session.run(release_environment(session, name), "tools/audit_agreement.py")
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("name", tagged(real_judge.SETS, {}))
+@nox.parametrize("name", add_tags(real_judge.SETS, {}))
 def real(session: nox.Session, name: str) -> None:
-    """Ask two real models in each family that holds them, alone, in batches, through a server."""
+    """Run two real models in each family that holds them: solo, in batches, through a server."""
     python, env = release_environment(session, name), weights(session, AGAIN, SMOLLM2, GEMMA3)
     out = ROOT / ".nox" / "real"
     session.run(python, "tools/real.py", "--out", str(out), *session.posargs, env=env, log=False)
@@ -415,8 +415,8 @@ def tiny_demo(session: nox.Session) -> None:
         after = session.run(command, *verdict, silent=True)
     finally:
         session.run(command, "disable", silent=True)
-    for name, said in (("before", before), ("after", after)):
-        session.log(f"{name}: {str(said).strip()}")
+    for name, state in (("before", before), ("after", after)):
+        session.log(f"{name}: {str(state).strip()}")
 
 
 def release_environment(session: nox.Session, name: str) -> str:

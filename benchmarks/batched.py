@@ -30,7 +30,7 @@ from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from .engine import SHAPES, built, commit, device, versions
+from .engine import SHAPES, build_model, commit, device, versions
 
 PATCHES = ("recurrent-padding", "row-by-row")
 LENGTHS = (64, 57, 49, 40, 33, 24, 17, 9)
@@ -59,7 +59,7 @@ def main() -> None:
         if options.family and family.name not in options.family:
             continue
         try:
-            model = built(family, SHAPES[options.shape])
+            model = build_model(family, SHAPES[options.shape])
             cells = gains(model, lengths, options.steps, options.rounds)
         except Exception as reason:  # one family's failure does not stop the others
             print(f"| {family} | {type(reason).__name__}: {reason} | | |", flush=True)
@@ -117,14 +117,14 @@ def run(model: LabModel, table: Sequence[Sequence[int]], cache: list[Any], steps
     """Seconds for prompts of one length and for the steps after them; each call is evaluated."""
     engine.forget(model)
 
-    def timed(call: Callable[[], Any]) -> float:
+    def time_call(call: Callable[[], Any]) -> float:
         start = time.perf_counter()
         mx.eval(call())
         return time.perf_counter() - start
 
-    prefill = timed(lambda: model.call(table, cache))
+    prefill = time_call(lambda: model.call(table, cache))
     return prefill, sum(
-        timed(lambda step=step: model.call([[step % 29 + 2]] * len(table), cache))
+        time_call(lambda step=step: model.call([[step % 29 + 2]] * len(table), cache))
         for step in range(steps)
     )
 

@@ -102,7 +102,7 @@ def measure(rounds: int) -> list[Site]:
         for site in sites:
             best(site, "unpatched", originals[site.path])
         mlx_patches.apply(patches=ids)
-        changed = changed_attributes()
+        changed = find_changed()
         for site in sites:
             site.patches = changed.get(site.path, [])
             if site.patches:
@@ -114,12 +114,12 @@ def measure(rounds: int) -> list[Site]:
 def find_sites(ids: set[str]) -> list[Site]:
     """Every attribute that a patch changes in this release, sorted by path."""
     mlx_patches.apply(patches=ids)
-    changed = changed_attributes()
+    changed = find_changed()
     mlx_patches.restore()
     return [Site(path, patches) for path, patches in sorted(changed.items())]
 
 
-def changed_attributes() -> dict[str, list[str]]:
+def find_changed() -> dict[str, list[str]]:
     """Attribute path to the patches that change it, or will once its module is imported."""
     changed: dict[str, list[str]] = {}
     for outcome in mlx_patches.status():
@@ -173,17 +173,17 @@ def verb_cost(rounds: int) -> tuple[float, float]:
     """Microseconds of a call of a function with a declared argument, and with a plain wrapper."""
     from mlx_patches.core.verbs import argument
 
-    def released(instance: Any, x: Any, mask: Any = None, cache: Any = None) -> Any:
+    def call_plain(instance: Any, x: Any, mask: Any = None, cache: Any = None) -> Any:
         return mask
 
     def change(mask: Any) -> Any:
         return mask
 
     def plain(instance: Any, x: Any, mask: Any = None, cache: Any = None) -> Any:
-        return released(instance, x, change(mask), cache)
+        return call_plain(instance, x, change(mask), cache)
 
     (target,) = argument("mlx_lm.models.any:Model.__call__", "mask", change)
-    declared = target.factory(released)
+    declared = target.factory(call_plain)
     best = [float("inf"), float("inf")]
     for _ in range(10 * rounds):
         for index, function in enumerate((declared, plain)):
@@ -238,7 +238,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 class NotCalledError(Exception):
-    """This file cannot call the attribute; the message says why."""
+    """This file cannot call the attribute; the message has the reason."""
 
 
 def preparation(site: Site) -> Callable[[], Call]:
@@ -256,8 +256,8 @@ def preparation(site: Site) -> Callable[[], Call]:
     if isinstance(attribute, classmethod) or name == "merge":
         return lambda: merge_rows(owner)
     if isinstance(attribute, property) or name not in METHODS:
-        return lambda: read(filled(owner), name)
-    return lambda: METHODS[name](filled(owner))
+        return lambda: read(fill_cache(owner), name)
+    return lambda: METHODS[name](fill_cache(owner))
 
 
 def array(*shape: int) -> Any:
@@ -290,7 +290,7 @@ ROWS_OF = {
 }
 
 
-def filled(cls: type) -> Any:
+def fill_cache(cls: type) -> Any:
     """Make a cache with a few tokens: of two rows if it is a batch cache, else of one."""
     import mlx.core as mx
 
@@ -338,7 +338,7 @@ def keep_one(cache: Any) -> Call:
 
 def add_rows(cache: Any) -> Call:
     """Add another batch's rows."""
-    other = filled(type(cache))
+    other = fill_cache(type(cache))
     return lambda: cache.extend(other)
 
 
@@ -369,7 +369,7 @@ METHODS: dict[str, Callable[[Any], Call]] = {
 def merge_rows(cls: type) -> Call:
     """Merge two rows."""
     one = getattr(importlib.import_module(cls.__module__), ROWS_OF.get(cls.__name__, cls.__name__))
-    rows = [filled(one), filled(one)]
+    rows = [fill_cache(one), fill_cache(one)]
     if cls.__name__ == "ArraysCache":
         rows = [row.extract(0) for row in rows]
     merge = cls.merge  # type: ignore[attr-defined]
@@ -380,7 +380,7 @@ def prompt_cache(cls: type) -> Call:
     """Look up a prompt whose beginning is cached."""
     kept = cls()
     cache = importlib.import_module("mlx_lm.models.cache").KVCache
-    kept.insert_cache("model", PROMPT, [filled(cache)])
+    kept.insert_cache("model", PROMPT, [fill_cache(cache)])
     return lambda: kept.fetch_nearest_cache("model", [*PROMPT, 5])
 
 
@@ -392,7 +392,7 @@ def function(module: Any, name: str) -> Callable[[], Call]:
         cls = importlib.import_module(f"{module.__name__.rpartition('.')[0]}.cache").BatchKVCache
 
         def mask() -> Call:
-            cache, hidden, make = filled(cls), array(2, 1, WIDTH), getattr(module, name)
+            cache, hidden, make = fill_cache(cls), array(2, 1, WIDTH), getattr(module, name)
             return lambda: make(hidden, cache)
 
         return mask

@@ -35,14 +35,14 @@ def main() -> None:
     for package in dict.fromkeys(p.partition(".")[0] for p in MODEL_PACKAGES):
         if importlib.util.find_spec(package):
             name, build = models[package]
-            ratios = paired_ratios(build(), options.batch, options.steps, options.rounds)
+            ratios = pair_ratios(build(), options.batch, options.steps, options.rounds)
             print(
                 f"{name}, batch {options.batch}: patched / unpatched decode "
                 f"{statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})"
             )
 
 
-def paired_ratios(model: Any, batch: int, steps: int, rounds: int) -> list[float]:
+def pair_ratios(model: Any, batch: int, steps: int, rounds: int) -> list[float]:
     """Patched over unpatched steps per second, one ratio for each round."""
     decode(model, batch, steps)
     return [one_round(model, batch, steps, patched_first=n % 2 == 0) for n in range(rounds)]

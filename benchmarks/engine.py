@@ -9,7 +9,7 @@ the step before are read, so a device read that a patch adds shows in the times.
 two copies of the release with the same weights, which are random. A round runs the same requests
 once in each, in random order, one as released and one with what `apply()` puts in effect. A copy is
 up to 2 % faster than another throughout a process, with the same code. So the patches change copies
-after each quarter of the rounds, and the table says how much faster the first copy was. It prints
+after each quarter of the rounds, and the table shows how much faster the first copy was. It prints
 the interquartile mean of the rounds' ratios with a 95 % bootstrap interval. On a busy machine use
 ``--clock cpu``, the CPU time of the process, or ``--clock thread``, the CPU time of the thread that
 drives the engine: it includes what the patches add, and no kernels. Run it from the repository's
@@ -129,7 +129,7 @@ SHAPES = {
     "1b": Shape(BILLION, OWN["1b"], 512, 64),
     "8b": Shape(EIGHT_BILLION, OWN["1b"], 512, 64),
 }
-SAID = {
+WHAT = {
     "tiny": "tiny random weights",
     "1b": "random bf16 weights of about 1.2B",
     "8b": "random bf16 weights of about 8B (Llama's shape)",
@@ -181,7 +181,7 @@ def main() -> None:
     )
     print(heading(options.shape, shape, options.rounds, options.clock), flush=True)
     for name in options.family or FAMILIES:
-        for family in installed(name):
+        for family in find_family(name):
             try:
                 two = sides(family, shape)
                 for rows in options.rows or ROWS:
@@ -197,7 +197,7 @@ def main() -> None:
             mx.clear_cache()
 
 
-def installed(name: str) -> list[Family]:
+def find_family(name: str) -> list[Family]:
     """The family in mlx-vlm if that has it, else in mlx-lm; empty if neither does."""
     found = []
     for distribution in ("mlx-vlm", "mlx-lm"):
@@ -207,7 +207,7 @@ def installed(name: str) -> list[Family]:
     return found[:1]
 
 
-def built(family: Family, shape: Shape) -> LabModel:
+def build_model(family: Family, shape: Shape) -> LabModel:
     """Build a model with random weights, and the shape's sizes where the family accepts them."""
     model = build(family, sizes={**shape.sizes, **shape.own.get(family.name, {})})
     if shape.sizes:
@@ -217,9 +217,9 @@ def built(family: Family, shape: Shape) -> LabModel:
     return model
 
 
-def made(family: Family, shape: Shape) -> LabModel:
+def build_plain(family: Family, shape: Shape) -> LabModel:
     """The same model with a call that returns the logits in the model's own dtype."""
-    model = built(family, shape)
+    model = build_model(family, shape)
 
     def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
         out = model.module(tokens, cache=cache, **kwargs)
@@ -249,7 +249,7 @@ def sides(family: Family, shape: Shape) -> tuple[Side, Side]:
     found: list[Side] = []
     for copy in (Copy(), Copy()):
         with copy.active():
-            model = made(family, shape)
+            model = build_plain(family, shape)
             if found:
                 model.module.update(found[0].model.module.parameters())
             import_all(model)
@@ -309,7 +309,7 @@ def round_of(
     for index in chance.sample((0, 1), 2):
         copy, model = two[index]
         with copy.active():
-            found[index] = timed(model, prompts, steps, clock)
+            found[index] = time_run(model, prompts, steps, clock)
     return Round(found[1 - turn], found[turn], turn)
 
 
@@ -334,7 +334,7 @@ def patches(wanted: bool) -> Iterator[None]:
         yield
 
 
-def timed(
+def time_run(
     model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
 ) -> Run | None:
     """A run without garbage collections; None if it raised."""
@@ -390,7 +390,7 @@ def line(family: Family, rows: int, kind: str, found: Sequence[Round], steps: in
         return " | ".join(["|", *cells, "the patched release raises |"])
     both = [one for one in found if one.plain]
     parts = [speeds(both, part) for part in PARTS] if both else []
-    cells += [shown(turns) for turns in parts] or ["unpatched raises"] * len(PARTS)
+    cells += [format_ratio(turns) for turns in parts] or ["unpatched raises"] * len(PARTS)
     cells.append(", ".join(f"{first_over_second(turns):.3f}" for turns in parts) or "-")
     peaks = [one.patched.peak / one.plain.peak for one in both if one.plain.peak]
     cells.append(f"{statistics.median(peaks):.3f}" if peaks else "-")
@@ -406,7 +406,7 @@ def speeds(found: Sequence[Round], part: str) -> list[list[float]]:
     ]
 
 
-def shown(turns: Sequence[Sequence[float]]) -> str:
+def format_ratio(turns: Sequence[Sequence[float]]) -> str:
     """Format a ratio of speeds with its interval."""
     low, high = interval(turns)
     return f"{ratio(turns):.3f} ({low:.3f} to {high:.3f})"
@@ -440,14 +440,14 @@ def interval(turns: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float
 
 def heading(name: str, shape: Shape, count: int, clock: str) -> str:
     """A description of the measurement, and the table's header."""
-    said = (
+    line = (
         f"Speed with patches over speed without, in the engines of {versions()}, {device()}, "
-        f"commit {commit()}. Shape {name}: {SAID[name]}, prompts of {shape.prompt} tokens, unequal "
+        f"commit {commit()}. Shape {name}: {WHAT[name]}, prompts of {shape.prompt} tokens, unequal "
         f"ones from half of that on, {shape.steps} steps; interquartile means of up to {count} "
         f"rounds, 95 % intervals, {clock} time. Copies: the first one's speed over the second's."
     )
     head = "| family | rows | prompts | prefill | decode | first token of a row that joins "
-    return f"{said}\n\n{head}| copies | peak memory | tokens/s | rounds |\n|{'---|' * 10}"
+    return f"{line}\n\n{head}| copies | peak memory | tokens/s | rounds |\n|{'---|' * 10}"
 
 
 def versions() -> str:
@@ -466,8 +466,8 @@ def device() -> str:
     load = f"{os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}"
     if mx.default_device() == mx.Device(mx.cpu):
         return f"{platform.system()} CPU ({load})"
-    told = getattr(mx, "device_info", dict)()
-    return f"{told.get('device_name', mx.default_device())} ({load})"
+    info = getattr(mx, "device_info", dict)()
+    return f"{info.get('device_name', mx.default_device())} ({load})"
 
 
 def commit() -> str:

@@ -92,7 +92,7 @@ def pairs(
         steps = draw(walkers[0], clients, number)
         found: dict[int, Round] = {}
         for patched in (0, 1) if number % 2 else (1, 0):
-            with stopped(walkers[1 - patched].lab):
+            with pause(walkers[1 - patched].lab):
                 found[patched] = measure(walkers[patched], clients, steps)
         took = time.monotonic() - begin
         if number:
@@ -107,7 +107,7 @@ def draw(walker: Walker, clients: int, number: int) -> list[Step]:
 
 
 @contextmanager
-def stopped(lab: Lab) -> Iterator[None]:
+def pause(lab: Lab) -> Iterator[None]:
     """Stop a server inside the block: an idle one may poll."""
     os.killpg(lab.process.group, signal.SIGSTOP)
     try:

@@ -31,20 +31,20 @@ def main() -> None:
     options = parser.parse_args()
     shape = (options.rows, options.heads, options.tokens, options.width)
     with patches(True):
-        kinds = found()
+        kinds = find_caches()
         print(f"{versions()}, commit {commit()}: {shape[0]} rows, {shape[1]} heads of ", end="")
         print(f"{shape[3]}, {shape[2]} tokens, one layer.\n")
         print(f"| keys and values | {' | '.join(TYPES)} | less |\n|---|---|---|---|")
         plain = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
-        floats = [held(plain, shape, name) for name in TYPES]
+        floats = [measure_bytes(plain, shape, name) for name in TYPES]
         print(f"| in floats | {' | '.join(map(megabytes, floats))} | |")
         for name, make in kinds.items():
-            packed = [held(make, shape, dtype) for dtype in TYPES]
+            packed = [measure_bytes(make, shape, dtype) for dtype in TYPES]
             less = ", ".join(f"{a / b:.2f}x" for a, b in zip(floats, packed, strict=True))
             print(f"| {name} | {' | '.join(map(megabytes, packed))} | {less} |")
 
 
-def found() -> dict[str, Callable[[list[int]], Any]]:
+def find_caches() -> dict[str, Callable[[list[int]], Any]]:
     """Makers of the release's quantized batch caches by name; they take the rows' left padding."""
     try:
         caches = importlib.import_module("mlx_vlm.models.cache")
@@ -62,7 +62,7 @@ def found() -> dict[str, Callable[[list[int]], Any]]:
     }
 
 
-def held(make: Callable[[list[int]], Any], shape: tuple[int, ...], name: str) -> int:
+def measure_bytes(make: Callable[[list[int]], Any], shape: tuple[int, ...], name: str) -> int:
     """Bytes of a cache after a prompt of keys and values with this shape and dtype."""
     cache = make([row % 4 for row in range(shape[0])])
     fed = mx.random.normal(shape, key=mx.random.key(0)).astype(getattr(mx, name))

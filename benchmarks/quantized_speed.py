@@ -19,13 +19,13 @@ from benchmarks.engine import (
     CLOCKS,
     PARTS,
     SHAPES,
+    build_plain,
     commit,
     device,
-    installed,
-    made,
+    find_family,
+    format_ratio,
     patches,
     run,
-    shown,
     texts,
     versions,
 )
@@ -50,14 +50,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=32)
     options = parser.parse_args()
-    there = [one for one in installed(options.family) if one.distribution == "mlx-vlm"]
+    there = [one for one in find_family(options.family) if one.distribution == "mlx-vlm"]
     if not there:
         raise SystemExit(
             f"quantized_speed: no mlx-vlm with a family {options.family!r} is installed here;"
             " install mlx-vlm 0.5.0 or later, or name another --family"
         )
     family = there[0]
-    model = made(family, SHAPES[options.shape])
+    model = build_plain(family, SHAPES[options.shape])
     prompts = texts(options.rows, options.prompt, False, model.vocabulary)
     # The heads of a tiny model have 32 numbers, which is the smallest group.
     group = 32 if options.shape == "tiny" else 64
@@ -89,7 +89,10 @@ def main() -> None:
             print(f"| {name} | raises: {failed[name]} | | | |")
             continue
         pairs = list(zip(found[FLOATS], runs, strict=True))
-        cells = [shown([[getattr(a, part) / getattr(b, part) for a, b in pairs]]) for part in PARTS]
+        cells = [
+            format_ratio([[getattr(a, part) / getattr(b, part) for a, b in pairs]])
+            for part in PARTS
+        ]
         speed = statistics.median(options.rows * options.steps / one.decode for one in runs)
         print(f"| {name} | {' | '.join(cells)} | {speed:.0f} |")
 

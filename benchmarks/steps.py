@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.engine import FAMILIES, commit, installed, patches, versions
+from benchmarks.engine import FAMILIES, commit, find_family, patches, versions
 from mlx_patches.lab import LabModel, NotBuilt
 from mlx_patches.lab.build import build
 from tests.releases import costs
@@ -44,34 +44,34 @@ def main() -> None:
     heads += [f"{part}: {what}" for part in ("prompt", "step") for what in Cost._fields]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in options.family or FAMILIES:
-        for family in installed(name):
+        for family in find_family(name):
             try:
                 model = build(family)
             except NotBuilt:
                 continue
             for kind, make in batches(model, options.rows).items():
-                cells = " | ".join(compared(make))
+                cells = " | ".join(compare_counts(make))
                 print(f"| {family} | {kind} | {cells} |", flush=True)
 
 
 def batches(model: LabModel, rows: int) -> dict[str, Callable[[], costs.Batch]]:
-    """Makers of a row alone, and of batches without and with padding."""
+    """Makers of a single row, and of batches without and with padding."""
     padding = [2 * (row % 2) for row in range(rows)]
     return {
-        "1, alone": lambda: costs.Solo(model),
+        "1, solo": lambda: costs.Solo(model),
         f"{rows}, equal": lambda: costs.Batch(model, [0] * rows),
         f"{rows}, unequal": lambda: costs.Batch(model, padding),
     }
 
 
-def compared(make: Callable[[], costs.Batch]) -> list[str]:
+def compare_counts(make: Callable[[], costs.Batch]) -> list[str]:
     """A cell for each count: without patches, and what the patches add."""
     found = []
     for is_patched in (False, True):
         with patches(is_patched):
             try:
-                measured(make)  # the first call may import modules or fill caches
-                found.append(measured(make))
+                measure_costs(make)  # the first call may import modules or fill caches
+                found.append(measure_costs(make))
             except Exception:
                 found.append(None)
     plain, patched = found
@@ -86,31 +86,34 @@ def compared(make: Callable[[], costs.Batch]) -> list[str]:
     ]
 
 
-def measured(make: Callable[[], costs.Batch]) -> list[Cost]:
+def measure_costs(make: Callable[[], costs.Batch]) -> list[Cost]:
     """The cost of a prompt, and of the third decode step after it: counts begin in the second."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        batch, logits = fed(make, 0, lambda call: call)
+        batch, logits = feed_prompt(make, 0, lambda call: call)
         prompt = costs.nodes([logits, batch.cache], folder).total()
-        return [Cost(prompt, *counted(make, 0)), Cost(evaluated(make, folder), *counted(make, 3))]
+        return [
+            Cost(prompt, *count_calls(make, 0)),
+            Cost(count_evaluated(make, folder), *count_calls(make, 3)),
+        ]
 
 
-def evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
+def count_evaluated(make: Callable[[], costs.Batch], folder: Path) -> float:
     """The mean number of nodes of a decode step, if the engine evaluates only the logits."""
     batch = make()
     batch.evaluate(batch.prefill(PROMPT))
     return costs.count_evaluated_nodes(batch, costs.PERIOD, folder) / costs.PERIOD
 
 
-def counted(make: Callable[[], costs.Batch], steps: int) -> list[int]:
+def count_calls(make: Callable[[], costs.Batch], steps: int) -> list[int]:
     """The calls and the reads of the last of ``steps`` decode steps after a prompt.
 
     Those of the prompt if ``steps`` is 0.
     """
     found: list[int] = []
 
-    def profiled(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_profiled(*args: Any, **kwargs: Any) -> Any:
+    def profile_call(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_counted(*args: Any, **kwargs: Any) -> Any:
             events: list[str] = []
             sys.setprofile(lambda frame, event, callee: events.append(event))
             try:
@@ -119,23 +122,23 @@ def counted(make: Callable[[], costs.Batch], steps: int) -> list[int]:
                 sys.setprofile(None)
                 found.append(events.count("call") + events.count("c_call"))
 
-        return call_profiled
+        return call_counted
 
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_watched(*args: Any, **kwargs: Any) -> Any:
+    def watch_reads(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_recorded(*args: Any, **kwargs: Any) -> Any:
             with costs.reads() as seen:
                 out = call(*args, **kwargs)
             found.append(len(seen))
             return out
 
-        return call_watched
+        return call_recorded
 
-    for counting in (profiled, watched):
-        fed(make, steps, counting)
+    for counting in (profile_call, watch_reads):
+        feed_prompt(make, steps, counting)
     return found
 
 
-def fed(
+def feed_prompt(
     make: Callable[[], costs.Batch], steps: int, counting: Callable[..., Any]
 ) -> tuple[costs.Batch, Any]:
     """Feed a prompt and steps, the last call wrapped in ``counting``; returns batch and logits."""

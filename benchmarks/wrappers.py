@@ -104,13 +104,13 @@ def measure(family: Family, clocks: dict[tuple[str, str], Clock]) -> None:
         return
     manager = Manager(Gate(CompatMatrix.builtin()))
     for patch in catalogue.builtin():
-        manager.apply(timed(patch, clocks))
+        manager.apply(add_clocks(patch, clocks))
     for scenario in SCENARIOS.values():
         scenario(model)
     manager.restore()
 
 
-def timed(patch: Patch, clocks: dict[tuple[str, str], Clock]) -> Patch:
+def add_clocks(patch: Patch, clocks: dict[tuple[str, str], Clock]) -> Patch:
     """The same patch, with a clock around each wrapper and around the original below it."""
     targets = (
         target._replace(

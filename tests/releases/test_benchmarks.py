@@ -24,7 +24,7 @@ def engine():
 def test_only_one_copy_is_patched(engine):
     from mlx.utils import tree_flatten
 
-    (family,) = engine.installed("llama")
+    (family,) = engine.find_family("llama")
     before = _modules()
     two = engine.sides(family, engine.SHAPES["tiny"])
     assert _modules() == before

@@ -13,7 +13,7 @@ from tests import voice
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mlx_patches"
-PLACES = (PACKAGE, ROOT / "tests", ROOT / "tools")
+PLACES = (PACKAGE, *(ROOT / name for name in ("tests", "tools", "benchmarks")))
 # The modules whose strings are printed, logged or raised for users.
 SCREENS = (
     *("*.py", "activation/*.py", "auditing/*.py", "core/*.py", "evidence/*.py", "matrix/*.py"),
