@@ -267,6 +267,7 @@ SIMPLE: dict[str, dict[str, object]] = {
             )
         ),
         "has_saved_positions": lambda *_: True,
+        "has_too_few_positions": lambda *_: False,
         ".prompts:RowPrompt.fits": lambda *_: False,
         ".kept_deltas:find_deltas": lambda *_: None,
         ".turns:slice_chunk": lambda position_ids, *_: position_ids,

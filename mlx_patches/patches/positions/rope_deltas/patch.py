@@ -6,7 +6,8 @@ Why: An image takes fewer positions than tokens. The difference, the rope delta,
     loses the delta of a single request's prompt, and up to 0.6.7 each chunk of a prompt comes with
     the position ids of the whole prompt, which raises. Since 0.6.4 a turn that continues a filled
     cache gets positions from 0. In 0.7.10 it raises, except with Qwen models in
-    ``stream_generate``.
+    ``stream_generate``. Since 0.6, a text that a host feeds to the model itself (Rapid-MLX) gets
+    the positions of the text before, and raises if it is longer.
 How: The record of a batch's first cache holds each row's delta. A call with batch caches gets
     explicit position ids, computed from each row's offset and delta, by the model's own argument
     ``position_ids``; so does a single row with a delta. Positions that the model computes for a
@@ -193,15 +194,17 @@ def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
 
 
 def find_text_positions(feed: Feed) -> Any:
-    """Position ids (3, rows, length) of texts, if the model would use an image prompt's.
+    """Position ids (3, rows, length) of texts, if the model would use another prompt's.
 
     None if it would not, or if a row continues a cache and may be fed that prompt.
     """
-    if not feed.waiting.is_stored_on(feed.model):
-        return None
     counting_cache, offset = feed.counting_cache, feed.counting_cache.offset
     is_whole = offset == 0 if isinstance(offset, int) else counting_cache.keys is None
     rows, length = feed.ids.shape[:2]
+    if not feed.waiting.is_stored_on(feed.model) and not (
+        is_whole and has_too_few_positions(feed.model, length)
+    ):
+        return None
     if not is_whole:
         starts = read_starts(offset, rows)
         if starts is None or feed.waiting.continues_newest(starts, feed.ids):
@@ -279,6 +282,12 @@ def has_saved_positions(model: Any, rows: int, length: int) -> bool:
     """Whether the positions stored on the model have the shape of these rows' prompts."""
     held = getattr(model, "_position_ids", None)
     return held is not None and held.shape[-2] == rows and held.shape[-1] >= length
+
+
+def has_too_few_positions(model: Any, length: int) -> bool:
+    """Whether the positions stored on the model are those of a shorter prompt."""
+    held = getattr(model, "_position_ids", None)
+    return held is not None and held.shape[-1] < length
 
 
 def replace_model_deltas(model: Any, deltas: Any) -> None:

@@ -60,7 +60,7 @@ def compare_generated(target: Target) -> Result:
         rows = run_merged(model)
         if has_images:
             rows += _run_joined(model)
-        rows += run_padded(model)
+        rows += [*run_padded(model), *run_texts(model)]
         if has_images:
             rows += [*_run_images(model), *run_queued(model)]
         solos = [solo(model, row) for row in rows]
@@ -87,6 +87,15 @@ def run_padded(model: Any) -> list[Any]:
     engine.forget(model)
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill_left(model, rows), _STEPS)
+    return rows
+
+
+def run_texts(model: Any) -> list[Any]:
+    """Run texts, each longer than the last one, without positions (Rapid-MLX)."""
+    engine.forget(model)
+    rows = rows_of(model, sorted(LENGTHS))
+    for row in rows:
+        record_logits([row], model.call([row.take(row.chunks[0])], model.make_cache()))
     return rows
 
 
