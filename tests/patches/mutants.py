@@ -478,7 +478,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-loaded-model": {"load_missing": lambda pair, model_name, tokenizer_config: pair},
     "vllm-stream-parsers": {"build_attributes": vars},
     "vllm-empty-prompt": {"is_empty": lambda scheduler, request: False},
-    "vllm-prefix-penalty": {"cut_prompt": lambda prompt, segments: []},
+    "vllm-prefix-penalty": {
+        "cut_prompt": lambda prompt, segments: [],
+        "count_penalized": lambda request: 0,
+    },
     "vllm-json-escapes": {"double_backslashes": lambda body: body},
     "vllm-billing-header": {"cut_line": lambda system: system},
     "vllm-gemma4-reasoning": {"split_channels": lambda text: ("", text)},

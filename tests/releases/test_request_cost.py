@@ -437,6 +437,8 @@ def biases(n: int) -> Callable[[], Any]:
 
 
 def see_prompts(n: int) -> Callable[[], Any]:
+    import mlx.core as mx
+
     vlm, vllm = (
         module_of(name)
         for name in ("generation.vlm_prefix_penalty.patch", "vllm_mlx.vllm_prefix_penalty.patch")
@@ -445,6 +447,14 @@ def see_prompts(n: int) -> Callable[[], Any]:
     many = [(uid, [[1]], 0, 0, [], 0, [nothing]) for uid in range(n)]
     waiting = [SimpleNamespace(batch_uid=uid, prompt_token_ids=[1, 2]) for uid in range(n)]
     long = SimpleNamespace(batch_uid=0, prompt_token_ids=range(n))
+    penalized = {
+        "repetition_penalty": 2,
+        "repetition_context_size": 0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+    }
+    rows = [SimpleNamespace(output_tokens=[1] * size, **penalized) for size in (n, *[2] * n)]
+    tokens = mx.zeros((n + 1, 1), mx.int32)
 
     def scheduler(sequences: Any) -> Any:
         return SimpleNamespace(batch_generator=SimpleNamespace(_unprocessed_sequences=sequences))
@@ -453,6 +463,7 @@ def see_prompts(n: int) -> Callable[[], Any]:
         vlm.add_cached_prompts(batch)
         vllm.pass_cached_tokens(waiting, scheduler(many))
         vllm.pass_cached_tokens([long], scheduler([(0, [[1]], 0, 0, [], 0, [nothing])]))
+        vllm.feed_counted(nothing, None, tokens, [], rows)
 
     return run
 

@@ -1,19 +1,24 @@
-"""vllm-mlx, Rapid-MLX: after a prefix-cache hit, penalties ignore the cached tokens.
+"""vllm-mlx, Rapid-MLX: penalties ignore cached tokens; Rapid-MLX --mllm: the newest token.
 
 Why: The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
     those before them (``all_tokens``). Logits processors get the generator's tokens, so a penalty
     or a grammar starts after the cached prefix: the answer to a request changes once its prefix is
-    in the cache.
+    in the cache. With ``--mllm``, Rapid-MLX appends a token to its answer after it has computed the
+    next one: each token may come twice.
 How: After the scheduler has inserted requests, and before their prompts are processed, those with
-    processors get the cached tokens of their prompts too.
+    processors get the cached tokens of their prompts too. For a step of ``--mllm``, the answers of
+    penalized rows include the token that is fed; it is not read from the device.
 Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
-Retire when: The scheduler passes ``all_tokens``.
+Retire when: The schedulers pass all tokens.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, result
+from ....core.verbs import Function, Patch, mx, result, wrap
+
+# How many tokens of an answer Rapid-MLX counts for presence and frequency penalties.
+_MOST = 4096
 
 
 def pass_cached_tokens(requests: Any, scheduler: Any, /) -> Any:
@@ -33,10 +38,41 @@ def cut_prompt(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list
     return list(prompt[: max(0, len(prompt) - sum(map(len, segments)))])
 
 
+def feed_counted(
+    step: Function, generator: Any, tokens: Any, cache: Any, requests: Any = None, /
+) -> Any:
+    """A step of rows whose penalties count the tokens that it feeds."""
+    answers = []
+    try:
+        for row, request in enumerate(requests or ()):
+            if count := count_penalized(request):
+                answers.append((request, request.output_tokens))
+                answer = mx.array(request.output_tokens[-count:], tokens.dtype)
+                request.output_tokens = mx.concatenate([answer, tokens[row].reshape(-1)])
+        return step(generator, tokens, cache, requests)
+    finally:
+        for request, answer in answers:
+            request.output_tokens = answer
+
+
+def count_penalized(request: Any) -> int:
+    """The number of an answer's last tokens that a request's penalties count."""
+    counts = [0]
+    if request.repetition_penalty != 1:
+        window = request.repetition_context_size
+        counts.append(20 if window is None else window or len(request.output_tokens) + 1)
+    if request.presence_penalty or request.frequency_penalty:
+        counts.append(_MOST)
+    return max(counts)
+
+
 PATCH = Patch(
     id="vllm-prefix-penalty",
-    targets=result(
-        [f"{one}.scheduler:Scheduler._schedule_waiting" for one in ("vllm_mlx", "rapid_mlx")],
-        pass_cached_tokens,
+    targets=(
+        *result(
+            [f"{one}.scheduler:Scheduler._schedule_waiting" for one in ("vllm_mlx", "rapid_mlx")],
+            pass_cached_tokens,
+        ),
+        *wrap("rapid_mlx.mllm_batch_generator:MLLMBatchGenerator._step", feed_counted),
     ),
 )

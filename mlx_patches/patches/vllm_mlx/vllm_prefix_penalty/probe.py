@@ -1,8 +1,9 @@
-"""Penalizes repetition in a prompt whose first tokens are in vllm-mlx's prefix cache."""
+"""Penalizes repetition: of a prompt in vllm-mlx's prefix cache, and of an answer's last token."""
 
+from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, own_class_of
 from ....probes.vllm_scheduler import MEMORY, Server, build_llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
@@ -12,7 +13,9 @@ _SEEN = _PREFIX[-15:]
 
 
 def probe(target: Target) -> Result:
-    """Red if the penalty does not cover a cached token."""
+    """Red if the penalty does not cover a cached token, or the token that a step feeds."""
+    if target.name == "MLLMBatchGenerator._step":
+        return probe_step(own_class_of(target))
     model = build_llama()
     prompt, repeated = find_repeating_prompt(model)
     first = answer_uncached(model, prompt)
@@ -51,3 +54,20 @@ def fill_cache(model: Any, **config: Any) -> Server:
     server = Server(model, **config)
     server.answer([*_PREFIX, 93], repetition_penalty=PENALTY)
     return server
+
+
+def probe_step(kind: Any) -> Result:
+    """Red if an image model repeats the penalized token that it is fed, beside a plain row."""
+    generator, logits = kind.__new__(kind), mx.array([[[0.0, 2.0, 1.0]]] * 2)
+    generator.language_model = lambda tokens, cache: SimpleNamespace(logits=logits)
+    generator._shared_batch_sampler = None
+    make = import_module(kind.__module__).MLLMBatchRequest
+    plain, penalized = (
+        make(row, str(row), "", temperature=0.0, repetition_penalty=penalty)
+        for row, penalty in enumerate((1.0, PENALTY))
+    )
+    tokens, _ = generator._step(mx.array([[1], [1]]), [], [plain, penalized])
+    return Result(
+        tokens.tolist() != [1, 2] or penalized.output_tokens != [],
+        f"after token 1: {tokens.tolist()}, without and with a penalty",
+    )
