@@ -459,7 +459,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-gemma4-attention": {"keep_attention": lambda replace: replace()},
     "vllm-sliding-vlm": {"convert_caches": list},
     "vllm-sliding-offset": {"is_full": lambda layer: False},
-    "vllm-request-fields": {"make_penalties": lambda sent, bias: []},
+    "vllm-request-fields": {
+        "make_penalties": lambda sent, bias: [],
+        "find_tokenizer": lambda processor: processor,
+    },
     "vllm-processor-failure": {
         "Guarded.__call__": lambda own, tokens, logits: own.processor(tokens, logits),
         "check_matcher": lambda processor, /: None,

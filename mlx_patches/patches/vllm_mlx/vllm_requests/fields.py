@@ -2,19 +2,22 @@
 
 Why: The server reads only the fields that it knows, and passes to its engines what all of them
     take: ``seed``, ``xtc_probability``, ``frequency_penalty`` and the penalties' context sizes have
-    no effect. ``/v1/completions`` drops ``logit_bias``, ``/v1/messages`` drops ``top_k``.
+    no effect. ``/v1/completions`` drops ``logit_bias``, ``/v1/messages`` drops ``top_k``. Up to
+    0.4.1 the simple engine returns an image model's processor as its tokenizer: the server cannot
+    find the thinking tokens, and ignores ``thinking_budget``.
 How: A request with one of these fields gets logits processors for its bias and all its penalties,
     which every engine applies to its row. With a seed or XTC, a last processor samples the token
     and excludes all others, so the engine's own sampler has no choice. The fields are those of the
-    body that ``host-request-parameters`` has read. Other requests are unchanged.
-Upstream: Not fixed in vllm-mlx 0.6.0.
+    body that ``host-request-parameters`` has read. Other requests are unchanged. The tokenizer is
+    that of the processor.
+Upstream: Not fixed in vllm-mlx 0.6.0, except for the tokenizer.
 Retire when: The server passes these fields to its engines.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.verbs import Patch, mx, wrap
+from ....core.verbs import Patch, mx, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS, read_number
 from ..._shared.seeded import Seeded
@@ -106,6 +109,11 @@ def make_samplers(engine: Any, sent: dict[str, Any]) -> Iterable[Sampled]:
     yield Sampled(Seeded(sampler, seed) if isinstance(seed, int) else sampler)
 
 
+def find_tokenizer(processor: Any) -> Any:
+    """The tokenizer of a processor; others are returned."""
+    return getattr(processor, "tokenizer", processor)
+
+
 PATCH = Patch(
     id="vllm-request-fields",
     severity="feature",
@@ -122,5 +130,6 @@ PATCH = Patch(
             when=has_fields,
             supports=True,
         ),
+        *result(f"{SIMPLE}.tokenizer", find_tokenizer),
     ),
 )

@@ -2,13 +2,13 @@
 
 Why: Each answer that is not streamed is one call in the engine's thread. If its client hangs up,
     the server cancels the request, but the call generates up to ``max_tokens``, and the engine is
-    busy until then. vllm-mlx 0.4.1 generates completions in the thread of the server, which handles
-    nothing else meanwhile.
+    busy until then. vllm-mlx 0.4.1 generates completions, and chats with ``--mllm``, in the thread
+    of the server, which handles nothing else meanwhile.
 How: The call ends with its request: its sampler raises an error at the next token. The engine
     itself has such a switch for its streams, from vllm-mlx 0.2.9 on. After each token of a
-    completion, the server's other tasks run.
-Upstream: Not fixed in vllm-mlx 0.6.0, except for completions. Answers about images are still
-    generated to their end.
+    completion or chat, the server's other tasks run.
+Upstream: Not fixed in vllm-mlx 0.6.0, except for tokens in the server's thread. Answers about
+    images are still generated to their end.
 Retire when: A cancelled request ends its call.
 """
 
@@ -65,7 +65,7 @@ def end_with_client(sampler: Function) -> Function:
 
 
 async def let_others_run(outputs: Any) -> AsyncIterator[Any]:
-    """Yield the outputs of a completion, and let the server run after each."""
+    """Yield the outputs of an answer, and let the server run after each."""
     async with aclosing(outputs):
         async for output in outputs:
             yield output
@@ -79,6 +79,6 @@ PATCH = Patch(
     targets=(
         *wrap(f"{SIMPLE}._run_blocking_serialized", run),
         *result("vllm_mlx.models.llm:MLXLanguageModel._create_sampler", end_with_client),
-        *result(f"{SIMPLE}._stream_generate_impl", let_others_run),
+        *result((f"{SIMPLE}._stream_generate_impl", f"{SIMPLE}.stream_chat"), let_others_run),
     ),
 )

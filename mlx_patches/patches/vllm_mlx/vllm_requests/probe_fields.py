@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import Result, Target, mx, own_class_of
@@ -17,8 +18,12 @@ _BODIES: tuple[dict[str, Any], ...] = (
 
 
 def probe(target: Target) -> Result:
-    """Red if a field has no effect on the next token."""
+    """Red if a field has no effect on the next token, or if the tokenizer is a processor."""
     engine = make_engine(own_class_of(target))
+    if target.name == "SimpleEngine.tokenizer":
+        engine._is_mllm, tokenizer = True, SimpleNamespace()
+        engine._model = SimpleNamespace(processor=SimpleNamespace(tokenizer=tokenizer))
+        return Result(engine.tokenizer is not tokenizer, "the tokenizer of an image model")
     require_processors(engine)
     for body in _BODIES:
         for send in (stream, collect):

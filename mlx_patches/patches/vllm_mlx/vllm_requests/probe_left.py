@@ -8,6 +8,7 @@ from typing import Any
 
 from ....probes.kit import Result, Target, import_module, mx, require_own
 from ....probes.vllm_engine import open_simple_engine
+from ....probes.vllm_media import MESSAGES
 
 _LENGTH = 500
 
@@ -15,9 +16,11 @@ _LENGTH = 500
 def probe(target: Target) -> Result:
     """Red if the call samples up to its limit."""
     require_own(target)
-    leave = cancel_completion if target.name.endswith("_impl") else cancel
     with open_simple_engine() as engine:
-        count = asyncio.run(leave(engine))
+        if target.name.endswith(("_serialized", "_sampler")):
+            count = asyncio.run(cancel(engine))
+        else:
+            count = asyncio.run(cancel_stream(engine, target.name.endswith("_chat")))
     return Result(count >= _LENGTH, f"{count} of {_LENGTH} tokens of a request that was cancelled")
 
 
@@ -45,8 +48,8 @@ async def cancel(engine: Any) -> int:
     return count
 
 
-async def cancel_completion(engine: Any) -> int:
-    """The number of tokens of a completion that is cancelled after the first."""
+async def cancel_stream(engine: Any, is_chat: bool) -> int:
+    """The number of tokens of a completion, or an image model's chat, cancelled after the first."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
     count = 0
@@ -55,10 +58,15 @@ async def cancel_completion(engine: Any) -> int:
         nonlocal count
         for count in range(1, _LENGTH + 1):
             loop.call_soon_threadsafe(begun.set)
-            yield SimpleNamespace(text="a", finished=count == _LENGTH, prompt_tokens=1)
+            reason = "length" if count == _LENGTH else None
+            yield SimpleNamespace(
+                text="a", finished=bool(reason), finish_reason=reason, prompt_tokens=1
+            )
 
-    engine._loaded, engine._model = True, SimpleNamespace(stream_generate=generate)
-    request = asyncio.ensure_future(engine.generate("a", _LENGTH))
+    engine._loaded, engine._is_mllm = True, is_chat
+    engine._model = SimpleNamespace(stream_generate=generate, stream_chat=generate)
+    answer = engine.chat(MESSAGES, _LENGTH) if is_chat else engine.generate("a", _LENGTH)
+    request = asyncio.ensure_future(answer)
     await begun.wait()
     request.cancel()
     with contextlib.suppress(asyncio.CancelledError):
