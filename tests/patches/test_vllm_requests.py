@@ -28,11 +28,13 @@ HOT = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 
 
 @pytest.fixture(params=["batched:BatchedEngine", "simple:SimpleEngine"])
-def engine(request, monkeypatch):
+def engine(request):
     module, _, name = request.param.partition(":")
     kind = getattr(importlib.import_module(f"vllm_mlx.engine.{module}"), name)
-    monkeypatch.setattr(kind, "tokenizer", SimpleNamespace(eos_token_ids={0}), raising=False)
-    return make_engine(kind)
+    engine = make_engine(kind)
+    engine._tokenizer = SimpleNamespace(eos_token_ids={0})
+    engine._model = SimpleNamespace(tokenizer=engine._tokenizer)
+    return engine
 
 
 @pytest.fixture
