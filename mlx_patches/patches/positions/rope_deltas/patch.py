@@ -6,8 +6,8 @@ Why: An image takes fewer positions than tokens. The difference, the rope delta,
     loses the delta of a single request's prompt, and up to 0.6.7 each chunk of a prompt comes with
     the position ids of the whole prompt, which raises. Since 0.6.4 a turn that continues a filled
     cache gets positions from 0. In 0.7.10 it raises, except with Qwen models in
-    ``stream_generate``. Since 0.6, a text that a host feeds to the model itself (Rapid-MLX) gets
-    the positions of the text before, and raises if it is longer.
+    ``stream_generate``. From 0.6.5 on, a text that Rapid-MLX feeds to a Qwen model
+    gets the positions of the text before, and raises if it is longer.
 How: The record of a batch's first cache holds each row's delta. A call with batch caches gets
     explicit position ids, computed from each row's offset and delta, by the model's own argument
     ``position_ids``; so does a single row with a delta. Positions that the model computes for a
