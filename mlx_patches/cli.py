@@ -142,7 +142,11 @@ def audit(
 
         if len(reports) > 1:
             raise click.UsageError("--html writes the page of one audit: give one model or host")
-        shown = {**reports[0].as_dict(), "verdict": screen.verdict(reports[0]), "exit_code": code}
+        texts = {
+            "verdict": screen.verdict(reports[0]),
+            "optional": screen.describe_optional(reports[0]),
+        }
+        shown = {**reports[0].as_dict(), **texts, "exit_code": code}
         if str(html) == "-":
             click.echo(page(content(load(), shown)), nl=False)
             sys.exit(code)

@@ -172,9 +172,16 @@ def facts(report: Audit) -> Iterator[str]:
         repaired = with_patches(still) if wrong else ""
         more = f"{repaired}{_images_of(own)}{_solo_of(own)}{changed}"
         yield f"{release}: {families} wrong as released{_effects_of(own, solo)}{more}"
-    if count := len(report.refusing):
-        patches = _many(count, "optional security patch", "es")
-        yield f"{patches}, which may reject requests: mlx-patches enable --profile safe,security"
+    if text := describe_optional(report):
+        yield text
+
+
+def describe_optional(report: Audit) -> str:
+    """How many optional patches apply here, and how to enable them; empty with a model."""
+    if report.model is not None or not (count := len(report.refusing)):
+        return ""
+    patches = _many(count, "optional security patch", "es")
+    return f"{patches}, which may reject requests: mlx-patches enable --profile safe,security"
 
 
 def _images_of(verdicts: Sequence[ModelVerdict]) -> str:

@@ -184,23 +184,21 @@ async function copied(text) {
 
 // The patches of a distribution here, by state: a patch has each state that one of its targets has.
 function patchesHere(distribution) {
-  const found = { open: new Set(), active: new Set(), chosen: new Set(), optional: new Set() };
+  const found = { open: new Set(), active: new Set(), chosen: new Set() };
   for (const one of data.audit.patches.filter((each) => each.distribution === distribution)) {
     if (one.finding) found.open.add(one.patch);
     else if (["applied", "pending"].includes(one.status)) found.active.add(one.patch);
-    else if (one.reason.startsWith("optional")) found.optional.add(one.patch);
-    else if (one.status === "disabled") found.chosen.add(one.patch);
+    else if (one.status === "disabled" && !one.reason.startsWith("optional")) found.chosen.add(one.patch);
   }
   return found;
 }
 
 function sayHere(distribution) {
-  const { open, active, chosen, optional } = patchesHere(distribution);
+  const { open, active, chosen } = patchesHere(distribution);
   const parts = [];
   if (open.size) parts.push(`${many(open.size, "patch", "patches")} needed and not in effect`);
   if (active.size) parts.push(`${many(active.size, "patch", "patches")} applied as needed`);
   if (chosen.size) parts.push(`${chosen.size} switched off`);
-  if (optional.size) parts.push(`${optional.size} optional`);
   return parts.join(", ") || "nothing to repair";
 }
 
@@ -242,6 +240,7 @@ function describeEnvironment() {
   if (audit.environment) parts.push(element("p", {}, code(audit.environment)));
   parts.push(element("p", {}, ...active));
   if (!audit.host && !audit.active) parts.push(commands("mlx-patches enable"));
+  if (audit.optional) parts.push(element("p", {}, `${audit.optional}.`));
   if (audit.model) parts.push(element("p", {}, `Only the patches that ${audit.model.model_type} needs were audited.`));
   // A server's patch may change only the web framework.
   const names = new Map(audit.distributions.map(({ name, version }) => [name, version]));
@@ -257,7 +256,7 @@ function describeEnvironment() {
       element("small", {}, "A patch counts once per package that it changes."))
     : element("p", {}, "No MLX package is installed."));
   if (audit.findings.length) {
-    parts.push(element("details", {}, element("summary", {}, `Not repaired, in ${many(audit.findings.length, "line")}`),
+    parts.push(element("details", {}, element("summary", {}, `${many(audit.findings.length, "finding")}, one per patch and target`),
       element("ul", {}, ...audit.findings.map((one) => element("li", {}, one)))));
   }
   byId("environment").append(...parts);

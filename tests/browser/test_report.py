@@ -21,6 +21,7 @@ FAMILY, PATCH = next(
 )
 AUDIT = {
     "verdict": "1 known defect is not repaired here",
+    "optional": "2 optional security patches, which may reject requests",
     "exit_code": 1,
     "distributions": [
         {"name": "mlx", "version": "0.31.2"},
@@ -47,6 +48,14 @@ AUDIT = {
             "status": "disabled",
             "reason": "not active here",
             "finding": True,
+        },
+        {
+            "patch": "model-code-consent",
+            "distribution": "mlx-vlm",
+            "target": "mlx_vlm.utils:load_model",
+            "status": "disabled",
+            "reason": "optional: request it by id; affected",
+            "finding": False,
         },
     ],
 }
@@ -160,6 +169,12 @@ def test_verdict_is_the_heading(page):
     assert page.locator("h1").inner_text() == AUDIT["verdict"]
     assert page.get_by_role("heading", name="Model families that are right").is_visible()
     assert page.locator("th", has_text="families right → with patches").count() == 2
+
+
+def test_optional_patches_are_counted_once(page):
+    shown = page.locator("#environment").inner_text()
+    assert shown.count("optional") == 1 and f"{AUDIT['optional']}." in shown
+    assert "switched off" not in shown
 
 
 def test_scenario_of_several_places_is_listed_once(page, evidence):

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError, report
+from mlx_patches.auditing.audit import Audit
 from mlx_patches.cli import cli, main
 from mlx_patches.evidence import store
 from mlx_patches.matrix.matrix import CompatMatrix
@@ -132,6 +133,16 @@ def test_audit_writes_page(tmp_path):
     assert done.stdout == plain.stdout and "report.html: wrote the report page" in done.output
     assert data_of(file.read_text())["audit"]["distributions"] is not None
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_page_and_screen_count_optional_patches_alike(tmp_path, monkeypatch):
+    file = tmp_path / "report.html"
+    monkeypatch.setattr("mlx_patches.auditing.preflight.explain_unaudited", lambda *_: ())
+    monkeypatch.setattr(Audit, "refusing", ("template-sandbox", "host-media"))
+    done = CliRunner().invoke(cli, ["audit", "--html", str(file)])
+    sentence = data_of(file.read_text())["audit"]["optional"]
+    assert sentence.startswith("2 optional security patches, ")
+    assert sentence in " ".join(done.stdout.split())
 
 
 def test_failed_write_keeps_old_page(tmp_path, monkeypatch):
