@@ -14,6 +14,7 @@ from .core.errors import MlxPatchesError, MlxPatchesWarning
 TYPE_CHECKING = False  # as typing has it; importing typing costs 5 ms in every enabled process
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager as AbstractContextManager
+    from os import PathLike as PathLike
 
     from .auditing.audit import Audit
     from .auditing.needs import Need
@@ -45,6 +46,7 @@ _LAZY = {
     "Names": "mlx_patches.core.outcome",
     "Need": "mlx_patches.auditing.needs",
     "Outcome": "mlx_patches.core.outcome",
+    "PathLike": "os",
     "Report": "mlx_patches.core.outcome",
     "Status": "mlx_patches.core.outcome",
 }
@@ -182,21 +184,23 @@ def status() -> mlx_patches.Report:
     return session().status()
 
 
-def needs(model: str) -> tuple[mlx_patches.Need, ...]:
+def needs(model: str | mlx_patches.PathLike[str]) -> tuple[mlx_patches.Need, ...]:
     """List the patches that a model needs on the installed releases, with their effects.
 
     Args:
-        model: a model type, as in ``config.json``.
+        model: a model type, or a model's folder.
 
     Raises:
-        MlxPatchesError: no installed package has this model.
+        MlxPatchesError: an unknown model, or an unusable folder.
     """
     from .auditing.needs import needs
 
     return needs(model)
 
 
-def audit(model: str | None = None, host: str | None = None) -> mlx_patches.Audit:
+def audit(
+    model: str | mlx_patches.PathLike[str] | None = None, host: str | None = None
+) -> mlx_patches.Audit:
     """Report the installed releases, the state of each patch, and the verdicts on models.
 
     Args:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from os import PathLike
 from typing import Any
 
 from .. import __version__
@@ -30,7 +31,7 @@ from ..evidence.store import place_measured
 from ..evidence.words import FAIL_ON, SEVERITIES, choose_severities
 from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-from .models import ModelFolder, find_unused_stops, folder_of, unknown_type
+from .models import ModelFolder, find_unused_stops, folder_of, to_name, unknown_type
 from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
@@ -272,7 +273,7 @@ class Audit:
 
 
 def audit(
-    model: str | None = None,
+    model: str | PathLike[str] | None = None,
     host: str | None = None,
     models: bool = True,
     evidence: measured.Evidence | None = None,
@@ -284,10 +285,10 @@ def audit(
         evidence: distribution to evidence of the model's own config, measured for this audit.
     """
     current = preflight.session_of_readable()
-    if host is not None and not canonical(host).strip("-"):
-        raise MlxPatchesError("--host needs the name of a distribution")
+    if host is not None and not (isinstance(host, str) and canonical(host).strip("- ")):
+        raise MlxPatchesError(f"host must be the name of a distribution, not {quote(repr(host))}")
     host = None if host is None else SERVERS.get(host, host)
-    report = _model_report(current, model) if model is not None else None
+    report = describe_model(current, model) if model is not None else None
     declared = contributions.hosts(current.disabled)
     names = dict.fromkeys((*CORE, *hosts.KNOWN, *declared, *([host] if host else ())))
     installed = [current.installed(name) for name in names]
@@ -306,11 +307,7 @@ def audit(
         verdicts = measured.verdicts_of_all(current, needed)
         ids, every = relevant, verdicts
     else:
-        config = report.folder.config if report.folder else None
-        verdicts = measured.verdicts_of_model(
-            *(current, report.families, needed, evidence, config, report.model_type),
-            own_code=report.folder.own_code if report.folder else "",
-        )
+        verdicts = judge_model(current, report, needed, evidence)
         every = measured.verdicts_of_all(current, needed) if models else ()
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= measured.always_met(current, reached)
@@ -451,17 +448,31 @@ def _map_declared() -> dict[str, dict[str, None]]:
     return names
 
 
-def _model_report(current: Session, model: str) -> ModelReport:
-    folder = folder_of(model)
+def describe_model(current: Session, model: str | PathLike[str]) -> ModelReport:
+    name = to_name(model)
+    folder = folder_of(name)
     if folder is not None:
-        model = folder.model_type
-    found = folder.implementations() if folder else implementations(model)
+        name = folder.model_type
+    found = folder.implementations() if folder else implementations(name)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
-        raise unknown_type(model, installed, current.matrix.models)
+        raise unknown_type(name, installed, current.matrix.models)
     rows = {
-        distribution: current.gate.patches_for(name, distribution)
-        for distribution, name in found.items()
+        distribution: current.gate.patches_for(family, distribution)
+        for distribution, family in found.items()
     }
-    known = any(name in current.matrix.models for name in found.values())
-    return ModelReport(quote(model), folder, rows, known, found)
+    known = any(family in current.matrix.models for family in found.values())
+    return ModelReport(quote(name), folder, rows, known, found)
+
+
+def judge_model(
+    current: Session,
+    report: ModelReport,
+    needed: measured.Needs,
+    evidence: measured.Evidence | None = None,
+) -> tuple[ModelVerdict, ...]:
+    config = report.folder.config if report.folder else None
+    return measured.verdicts_of_model(
+        *(current, report.families, needed, evidence, config, report.model_type),
+        own_code=report.folder.own_code if report.folder else "",
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
+from ..core.files import quote
 from ..core.outcome import IN_EFFECT, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..core.record import fields
@@ -84,7 +85,7 @@ def report(
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""
         hint = f"{known}; install it or omit --host"
-        raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
+        raise MlxPatchesError(f"{quote(name)} is not installed in this environment{hint}")
 
     def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(o.patch for o in outcomes if wanted(o)))

@@ -43,6 +43,15 @@ class ModelFolder:
         return found
 
 
+def to_name(model: object) -> str:
+    """A model type or a folder that a caller passed, as a string."""
+    name = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if isinstance(name, str):
+        return name
+    shown = quote(repr(model))
+    raise MlxPatchesError(f"model must be a string or a Path, not {shown}: give a type or a folder")
+
+
 def folder_of(model: str) -> ModelFolder | None:
     """The model's folder if the text is its path or that of its ``config.json``, or None.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import NamedTuple
 
 from ..activation.session import session
-from ..core.model_types import implementations
 from ..core.packages import MODEL_PACKAGES
-from .audit import judge_file, may_need
-from .measured import verdicts_of_model
+from .audit import describe_model, judge_file, judge_model, may_need
 from .models import unknown_type
 
 
@@ -33,15 +32,15 @@ class Need(NamedTuple):
         return self._asdict()
 
 
-def needs(model: str) -> tuple[Need, ...]:
+def needs(model: str | PathLike[str]) -> tuple[Need, ...]:
     current = session()
-    found = implementations(model)
-    if not found:
-        installed = [name for name in MODEL_PACKAGES.values() if current.installed(name)]
-        raise unknown_type(model, installed, current.matrix.models)
-    verdicts = verdicts_of_model(current, found, partial(may_need, current))
+    report = describe_model(current, model)
+    if not report.families:
+        raise unknown_type(report.model_type, (), ())
+    verdicts = judge_model(current, report, partial(may_need, current))
+    ids = [*(id_ for one in verdicts for id_ in one.patches), *report.own_patches]
     needed: dict[Need, None] = {}
-    for patch in [current.registry.find_declared(id_) for one in verdicts for id_ in one.patches]:
+    for patch in map(current.registry.find_declared, ids):
         # One per distribution whose code has the defect.
         reasons = {}
         for target in patch.targets:

@@ -8,6 +8,7 @@ import threading
 import time
 import typing
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -581,6 +582,24 @@ def test_needs(session):
     assert found["method"].as_dict()["distribution"] in ("mlx-lm", "mlx-vlm")
     with pytest.raises(MlxPatchesError, match=r"no model type 'gema4' in .*'gemma4'"):
         mlx_patches.needs("gema4")
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_needs_of_a_folder(session, tmp_path, kind):
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4"}')
+    assert mlx_patches.needs(kind(tmp_path)) == mlx_patches.needs("gemma4")
+    assert mlx_patches.audit(kind(tmp_path)).model.model_type == "gemma4"
+
+
+@pytest.mark.parametrize("value", [None, 5, b"gemma4", ["gemma4"], {}, object()])
+def test_name_of_another_type(session, value):
+    with pytest.raises(MlxPatchesError, match=r"^model must be a string or a Path, not .*folder$"):
+        mlx_patches.needs(value)
+    if value is not None:
+        with pytest.raises(MlxPatchesError, match=r"^model must be a string or a Path"):
+            mlx_patches.audit(value)
+        with pytest.raises(MlxPatchesError, match=r"^host must be the name of a distribution, not"):
+            mlx_patches.audit(host=value)
 
 
 def test_status_scans_no_heap(session, monkeypatch):
