@@ -26,7 +26,9 @@ from .options import (
     hosts_option,
     is_set,
     json_option,
+    models_argument,
     models_option,
+    option,
     print_note,
     profile_option,
     read_severities,
@@ -65,25 +67,23 @@ cli.command_class = Command
 
 
 @cli.command()
-@click.argument(
-    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=complete("models")
-)
+@models_argument
 @models_option(_MODEL)
 @hosts_option("Report on this host server")
-@click.option(
+@option(
     "--measure",
     is_flag=True,
     help="Shrink the folder's config and run it (up to 30 s, without running code in the folder).",
 )
-@click.option(
+@option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "sarif"]),
     default="text",
     help="Output format; docs/audit-json.md documents json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
-@click.option(
+@option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@option(
     "--fail-on",
     metavar="SEVERITY,...",
     type=read_severities,
@@ -91,18 +91,16 @@ cli.command_class = Command
     show_default="wrong-text, crash, security",
     help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any.",
 )
-@click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
-@click.option(
+@option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
+@option(
     "--ignore",
     multiple=True,
     metavar="PATCH",
     shell_complete=complete("patches"),
     help="Do not fail on the defect of this patch.",
 )
-@click.option(
-    "--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch."
-)
-@click.option(
+@option("--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch.")
+@option(
     "--html", type=to_path, metavar="FILE", help="Also write the report page to FILE; - for stdout."
 )
 def audit(
@@ -295,7 +293,7 @@ def _fill(text: str, indent: int = 4) -> str:
 
 
 @cli.command("list")
-@click.option(
+@option(
     "--profile",
     "only",  # unlike the other commands' profile, it has no default in a config file
     metavar="NAME",
@@ -412,21 +410,21 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 
 @cli.command()
 @models_option("Only this family, or the families of this distribution.")
-@click.option(
+@option(
     "--scenario",
     "scenarios",
     multiple=True,
     metavar="NAME",
     help="Only this scenario; walks: only random programs.",
 )
-@click.option(
+@option(
     "--walks",
     metavar="S",
     type=float,
     callback=check_seconds,
     help="Then run random programs, S seconds per family.",
 )
-@click.option(
+@option(
     "--seed",
     type=click.IntRange(0),
     default=0,
@@ -434,8 +432,8 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="N",
     help="Seed of the first walk.",
 )
-@click.option("--replay", metavar="LINE", help="Replay only the walk that printed this line.")
-@click.option(
+@option("--replay", metavar="LINE", help="Replay only the walk that printed this line.")
+@option(
     "--jobs",
     type=click.IntRange(1),
     default=1,
@@ -443,19 +441,19 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="N",
     help="Families to run at a time.",
 )
-@click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
-@click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
-@click.option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
-@click.option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
-@click.option("--out", type=to_path, metavar="FILE", help="Append to FILE the rows that it lacks.")
-@click.option(
+@option("--patched", "mode", flag_value="patched", help="Only with the patches.")
+@option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
+@option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
+@option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
+@option("--out", type=to_path, metavar="FILE", help="Append to FILE the rows that it lacks.")
+@option(
     "--evidence",
     type=to_path,
     metavar="FILE",
     help="Write the results as an evidence file for the repository; applies every patch.",
 )
 @json_option
-@click.option(
+@option(
     "--timeout",
     default=120.0,
     show_default=True,
@@ -463,40 +461,38 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     callback=check_seconds,
     help="Time limit of each process or walk.",
 )
-@click.option(
-    "--config", type=to_path, metavar="FOLDER", help="Shrink and run the model in this folder."
-)
-@click.option(
+@option("--config", type=to_path, metavar="FOLDER", help="Shrink and run the model in this folder.")
+@option(
     "--weights", type=to_path, metavar="FOLDER", help="Run the model in this folder at full size."
 )
-@click.option(
+@option(
     "--dtype",
     type=click.Choice(DTYPES),
     help="Dtype of the tiny models' weights.  [default: float32]",
 )
-@click.option(
+@option(
     "--variant",
     type=click.Choice(VARIANTS),
     hidden=True,  # for tools/measure_variants.py
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
-@click.option(
+@option(
     "--device",
     type=click.Choice([METAL_EMULATED]),
     help="Emulate Metal-only code and its kernels on a CPU; needs g++.",
 )
-@click.option(
+@option(
     "--reference",
     is_flag=True,
     help="Compare the families with transformers instead; needs the extra reference.",
 )
-@click.option(
+@option(
     "--server",
     metavar="COMMAND",
     help="Send concurrent requests to a server instead; {model} and {port} are replaced.",
 )
-@click.option("--url", help="Like --server, for a running server with the model of --write-model.")
-@click.option(
+@option("--url", help="Like --server, for a running server with the model of --write-model.")
+@option(
     "--write-model",
     type=to_path,
     metavar="FOLDER",
@@ -596,11 +592,16 @@ def _show_lab(
 
 
 @cli.command()
-@models_option("A model type; repeatable.", metavar="TYPE", required=True)
+@models_argument
+@models_option(_MODEL)
 @hosts_option("Only releases that this installed host allows")
 @json_option
-def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) -> None:
+def recommend(
+    more: tuple[str, ...], models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool
+) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
+    if not (models := (*more, *models)):
+        raise click.UsageError("recommend needs a model: mlx-patches recommend MODEL")
     found = [
         (host, one) for model in models for host in hosts or ("",) for one in _releases(model, host)
     ]
@@ -629,10 +630,15 @@ def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) ->
 
 def _releases(model: str, host: str) -> list[Any]:
     """The evidence on a model's families, within a host's limits."""
-    from .auditing.models import hint
+    from .auditing.models import folder_of, hint
     from .auditing.recommend import list_families, recommend
     from .core.model_types import implementations
 
+    if folder := folder_of(model):
+        if folder.own_code:
+            why = f"this folder runs its own code ({folder.own_code}); audit it with --measure"
+            raise MlxPatchesError(f"{folder.path}: not measured: {why}")
+        model = folder.model_type
     families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     if found := recommend(families, host or None):
         return list(found)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,29 @@ import click
 from .core.errors import MlxPatchesError
 from .core.files import quote
 from .evidence.words import choose_severities
+
+
+class Option(click.Option):
+    """An option that takes one value: of two different ones, click would ignore the first."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        repeatable = self.multiple
+        self.multiple = repeatable or not self.is_flag
+        super().add_to_parser(parser, ctx)
+        self.multiple = repeatable
+
+    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
+        given = opts.get(self.name)
+        if isinstance(given, list) and not self.multiple:
+            opts = {**opts, self.name: given[-1]}
+            values = {self.type_cast_value(ctx, one): one for one in given if len(given) > 1}
+            if len(values) > 1 and not ctx.resilient_parsing:
+                first, second, *_ = (f"{self.opts[0]} {quote(one)}" for one in values.values())
+                raise click.UsageError(f"{first} contradicts {second}: omit one of them", ctx)
+        return super().handle_parse_result(ctx, opts, args)
+
+
+option = partial(click.option, cls=Option)
 
 
 class Command(click.Command):
@@ -119,8 +143,8 @@ def to_path(value: str) -> Path:
     return Path(check_text(value))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-profile_option = click.option(
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
+profile_option = option(
     "--profile",
     type=check_text,
     metavar="NAME",
@@ -130,7 +154,7 @@ profile_option = click.option(
 
 
 def hosts_option(text: str) -> Callable[[Any], Any]:
-    return click.option(
+    return option(
         "--host",
         "hosts",
         type=read_host,
@@ -141,14 +165,18 @@ def hosts_option(text: str) -> Callable[[Any], Any]:
     )
 
 
-def models_option(text: str, metavar: str = "NAME", required: bool = False) -> Callable[[Any], Any]:
-    return click.option(
+models_argument = click.argument(
+    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=complete("models")
+)
+
+
+def models_option(text: str) -> Callable[[Any], Any]:
+    return option(
         "--model",
         "models",
         type=quote,
         multiple=True,
-        required=required,
-        metavar=metavar,
+        metavar="NAME",
         shell_complete=complete("models"),
         help=text,
     )

@@ -283,7 +283,7 @@ def commands(report: Audit) -> list[str]:
         commands.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
     elif report.model is not None and (open_ or held):
         family = next(iter(report.model.families.values()))
-        other = "" if own_code else f"; mlx-patches recommend --model {family}"
+        other = "" if own_code else f"; mlx-patches recommend {family}"
         commands.append(f"Fix:   none known here{other}")
     if report.active:
         commands.append("Undo:  mlx-patches disable")

@@ -159,6 +159,20 @@ def test_recommend_suggests_model(invoke):
     assert "config.json" in invoke("recommend", "--model", "zzzzz").err
 
 
+def test_recommend_takes_models_like_audit(invoke, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama"}')
+    named = invoke("recommend", "--model", "llama")
+    assert named.code == 0 and "newest to use" in named.out
+    assert invoke("recommend", "llama").out == invoke("recommend", str(tmp_path)).out == named.out
+    done = invoke("recommend")
+    assert (done.code, done.out) == (2, "") and "mlx-patches recommend MODEL" in done.err
+    config.write_text('{"model_type": "llama", "model_file": "own.py"}')
+    done = invoke("recommend", str(tmp_path))
+    assert (done.code, done.out) == (2, "")
+    assert "not measured: this folder runs its own code (model_file" in done.err
+
+
 def test_odd_version_is_not_measured():
     for version in ("1." * 2500, "../../x", "*", ""):
         assert store.load_set(f"mlx-lm {version}") is None

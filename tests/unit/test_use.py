@@ -99,6 +99,33 @@ def test_contradictions_are_one_line(invoke, affected, project):
         assert f": omit {omitted}" in done.err.splitlines()[-1]
 
 
+def single_options():
+    """Every option that takes one value: (command, flag, two values)."""
+    for command, own in cli.cli.commands.items():
+        for one in own.params:
+            if isinstance(one, click.Option) and not (one.is_flag or one.multiple):
+                values = getattr(one.type, "choices", ["1", "2"])
+                values = ["any", "crash"] if one.name == "fail_on" else list(values[:2])
+                if len(values) == 2:
+                    yield command, one.opts[0], values
+
+
+@pytest.mark.parametrize(("command", "flag", "values"), single_options())
+def test_option_with_two_values_is_refused(invoke, command, flag, values):
+    done = invoke(command, flag, values[0], flag, values[1])
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"{flag} {values[0]} contradicts {flag} {values[1]}: omit one" in done.err
+
+
+def test_repeated_value_is_accepted(invoke, affected):
+    once = invoke("audit", "--fail-on", "crash,memory")
+    assert invoke("audit", "--fail-on", "crash,memory", "--fail-on", "memory,crash") == once
+    done = invoke("audit", "--fail-on", "any", "--fail-on", "memory")
+    assert "--fail-on any contradicts --fail-on memory: omit one of them" in done.err
+    done = invoke("audit", "--format", "json", "--format", "text", "--help")
+    assert done.code == 0 and "Usage:" in done.out
+
+
 def test_own_environment_precedes_path(monkeypatch, tmp_path):
     (tmp_path / "python").write_text("")
     (tmp_path / "python").chmod(0o755)
