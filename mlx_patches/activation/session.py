@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 
 from .. import __version__
@@ -168,19 +168,13 @@ class Session:
         self._log_once()
         return report
 
-    @contextlib.contextmanager
     def patched(
         self,
         patches: Iterable[str] | None = None,
         models: Iterable[str] | None = None,
         profile: str | None = None,
-    ) -> Iterator[Report]:
-        wanted, by_model = self._find_wanted(patches, models, profile)
-        request = Request(by_model)
-        try:
-            yield self._activate(request, wanted, self.strict)
-        finally:
-            self._drop(request)
+    ) -> "Block":
+        return Block(self, *self._find_wanted(patches, models, profile))
 
     def status(self, held_elsewhere: bool = False) -> Report:
         """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
@@ -434,6 +428,27 @@ class Session:
     ) -> list[Patch]:
         ids = [id_ for name, model in entries for id_ in self.gate.patches_for(model, name)]
         return [self.registry.find_declared(id_) for id_ in ids if id_ not in taken_out]
+
+
+class Block(contextlib.ContextDecorator, contextlib.AbstractContextManager[Report]):
+    """The ``with`` block of ``patched``. It may be entered again, also while it is entered."""
+
+    def __init__(self, current: Session, wanted: list[Patch], by_model: bool):
+        self._session, self._wanted, self._by_model = current, wanted, by_model
+        self._entered: list[Request] = []
+
+    def __enter__(self) -> Report:
+        request = Request(self._by_model)
+        try:
+            report = self._session._activate(request, self._wanted, self._session.strict)
+        except BaseException:
+            self._session._drop(request)
+            raise
+        self._entered.append(request)
+        return report
+
+    def __exit__(self, *error: object) -> None:
+        self._session._drop(self._entered.pop())
 
 
 def _report(outcomes: Iterable[Outcome]) -> Report:

@@ -68,6 +68,17 @@ def test_blocks_nest(session):
     assert in_effect() == "a"
 
 
+def test_block_is_entered_again(session):
+    block = mlx_patches.patched(iter(["a"]))
+    for _ in range(2):
+        with block as report:
+            assert in_effect() == "a" and report.ok
+            with block:
+                assert in_effect() == "a"
+            assert in_effect() == "a"
+        assert in_effect() == "" and not session.active
+
+
 def test_blocks_of_threads_overlap(session):
     entered, both, left = threading.Event(), threading.Event(), threading.Event()
     seen = []
