@@ -1,5 +1,6 @@
 """Writes the file that activates the patches in an environment, and removes it."""
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -106,14 +107,17 @@ def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
 def disable() -> Path | None:
     """Remove the file; returns its path, or None if there was none."""
     path = _path()
+    # On a read-only file system, the removal of a missing file fails too.
+    found = [one for one in (path.with_name(START_NAME), path) if os.path.lexists(one)]
     try:
-        path.with_name(START_NAME).unlink(missing_ok=True)
-        path.unlink()
-    except FileNotFoundError:
-        return None
+        for one in found:
+            one.unlink(missing_ok=True)
     except OSError as error:
-        raise MlxPatchesError(f"{path}: cannot be removed ({error.strerror})") from None
-    return path
+        raise MlxPatchesError(
+            f"{path}: cannot be removed ({error.strerror}); make it writable, or start processes"
+            f" with {SWITCH}=0"
+        ) from None
+    return path if path in found else None
 
 
 def _path() -> Path:

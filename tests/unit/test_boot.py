@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -224,6 +225,20 @@ def test_read_only_environment(monkeypatch, tmp_path):
     monkeypatch.setattr(enable, "_path", lambda: Path(tmp_path))
     with pytest.raises(MlxPatchesError, match="cannot be removed"):
         enable.disable()
+
+
+def test_immutable_file(monkeypatch, tmp_path):
+    def refuse(path, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system")  # also for a file that is missing
+
+    path = tmp_path / enable.NAME
+    monkeypatch.setattr(enable, "_path", lambda: path)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert enable.disable() is None
+    path.touch()
+    with pytest.raises(MlxPatchesError, match=r"make it writable, or .* MLX_PATCHES=0$") as raised:
+        enable.disable()
+    assert str(raised.value).startswith(f"{path}: cannot be removed (Read-only file system)")
 
 
 def test_plugin_importing_release_does_not_hang(package):
