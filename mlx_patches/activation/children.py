@@ -8,11 +8,22 @@ of the measured model, whose files would then shadow the environment's packages.
 import os
 import sys
 
+from ..core.errors import MlxPatchesError
 from .settings import SWITCH
 
 
+def find_python() -> str:
+    """This environment's Python: in a program that embeds it, ``sys.executable`` is another."""
+    own = sys.executable or ""
+    beside = (os.path.join(sys.prefix, "bin", name) for name in ("python3", "python"))
+    for path in (own if "python" in os.path.basename(own).lower() else "", *beside):
+        if os.access(path, os.X_OK):
+            return path
+    raise MlxPatchesError(f"no Python in {sys.prefix}: run mlx-patches in the environment")
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module, *arguments]
+    return [find_python(), "-P", "-m", module, *arguments]
 
 
 def child_environment() -> dict[str, str]:

@@ -8,13 +8,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..activation.children import child_environment
+from ..activation.children import child_environment, find_python
 from ..activation.session import Session, session
 from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
+from ..core.files import quote
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, package_of
 from ..core.resolve import in_file
 from .modules import package_of_models
+
+# For a cold import on a slow disk; a warm one takes less than a second.
+IMPORT_SECONDS = 60
 
 
 def session_of_readable() -> Session:
@@ -91,12 +95,33 @@ def _broken_mlx(current: Session) -> Iterator[str]:
     if (here := current.installed("mlx")) is None and find_spec("mlx") is None:
         yield f"mlx is not installed in {sys.prefix}: install mlx"
     elif here and "mlx.core" not in sys.modules and _has_core():
-        command = [sys.executable, "-P", "-c", "import mlx.core"]
-        done = subprocess.run(command, capture_output=True, text=True, env=child_environment())
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        try:
+            code, errors = _import_mlx()
+        except MlxPatchesError as error:
+            yield f"{here} was not tried: {error}"
+        except subprocess.TimeoutExpired:
+            yield f"{here} was not imported within {IMPORT_SECONDS} s: see why its import waits"
+        else:
+            last = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
             remedy = "install mlx[cpu] or mlx[cuda]" if "libmlx" in last else "install mlx again"
-            yield f"{here} cannot be imported ({last}): {remedy}"
+            if code:
+                yield f"{here} cannot be imported ({quote(last)}): {remedy}"
+
+
+def _import_mlx() -> tuple[int, str]:
+    """Import MLX in a child; returns its exit code and its errors."""
+    # The alarm ends the child if this process is killed meanwhile.
+    code = f"import signal; signal.alarm({IMPORT_SECONDS + 1}); import mlx.core"
+    done = subprocess.run(
+        [find_python(), "-P", "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        errors="replace",
+        env=child_environment(),
+        timeout=IMPORT_SECONDS,
+    )
+    return done.returncode, done.stderr
 
 
 def _has_core() -> bool:

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -288,11 +287,7 @@ def exact_environment() -> dict[str, str]:
 def device(python: str = sys.executable) -> str:
     """The device of an environment, found by a child that may import MLX; empty if none."""
     code = "from mlx_patches.lab.child import device; print(device())"
-    command = [python, "-P", "-c", code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=child_environment()
-    )
-    return done.stdout.strip()
+    return children.run([python, "-P", "-c", code], SECONDS).out.strip()
 
 
 def run(

@@ -86,6 +86,30 @@ def test_signal_of_command():
     assert children.run([sys.executable, "-c", code], 20).code == -signal.SIGSEGV
 
 
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_import_of_a_hanging_mlx(temporary, tmp_path_factory, number):
+    """It ends with the time limit, or at once with an interrupt, whatever ends the audit."""
+    folder = tmp_path_factory.mktemp("fake")
+    (folder / "mlx").mkdir()
+    pid = folder / "pid"
+    hang = f"import os, time; print(os.getpid(), file=open({str(pid)!r}, 'w')); time.sleep(60)"
+    (folder / "mlx" / "core.py").write_text(hang)
+    code = "from mlx_patches.auditing import preflight as p; p.IMPORT_SECONDS = {}; p._import_mlx()"
+    seconds = 30 if number == signal.SIGINT else 1
+    with subprocess.Popen(
+        [sys.executable, "-c", code.format(seconds)],
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        stderr=subprocess.DEVNULL,
+    ) as parent:
+        end = time.monotonic() + 20
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            assert time.monotonic() < end
+        if number is not None:
+            parent.send_signal(number)
+        assert parent.wait(20)
+    check(temporary, int(pid.read_text()))
+
+
 def test_interrupted_lab_ends_every_family(temporary, monkeypatch):
     command = [sys.executable, "-c", LAB.format(then=WAIT)]
     monkeypatch.setattr(Task, "command", lambda self: command)

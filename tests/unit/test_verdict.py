@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import json
+import sys
+import time
 from collections import Counter
 
 import pytest
@@ -588,6 +590,31 @@ def test_mlx_without_back_end_is_not_audited(mlx_lm, monkeypatch):
     assert mlx_patches.audit().exit_code() == 2
     mlx_lm.write("mlx/core.py", "")
     assert mlx_patches.audit().unaudited == ()
+
+
+def test_hanging_mlx_is_not_audited(mlx_lm, monkeypatch):
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setattr(preflight, "IMPORT_SECONDS", 1)
+    monkeypatch.setenv("PYTHONPATH", str(mlx_lm.root))
+    mlx_lm.write("mlx/core.py", "import time; time.sleep(60)")
+    begun = time.monotonic()
+    report = mlx_patches.audit("qwen3")
+    assert report.exit_code() == 2
+    assert report.unaudited == ("mlx 0.32.4 was not imported within 1 s: see why its import waits",)
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("own", [None, "", "/no/such/python3", "/usr/bin/env"])
+def test_python_of_an_embedding_program(mlx_lm, monkeypatch, own, tmp_path):
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setenv("PYTHONPATH", str(mlx_lm.root))
+    mlx_lm.write("mlx/core.py", "raise ImportError('planted')")
+    monkeypatch.setattr(sys, "executable", own)
+    (reason,) = mlx_patches.audit("qwen3").unaudited
+    assert "cannot be imported (ImportError: planted)" in reason
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (reason,) = mlx_patches.audit("qwen3").unaudited
+    assert f" was not tried: no Python in {tmp_path}: " in reason
 
 
 def test_package_of_other_distribution(mlx_lm, monkeypatch):
