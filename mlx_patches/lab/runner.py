@@ -18,14 +18,14 @@ from typing import Any, TextIO
 
 from ..activation.children import child_environment, module_command
 from ..activation.presence import lock
-from ..activation.settings import DISABLE, ENABLE, PROFILE
+from ..activation.settings import SWITCH
 from ..auditing.models import read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from ..core.model_files import CONSENT, read_config
 from ..core.model_types import implementations
-from ..core.packages import CORE, MODEL_PACKAGES
+from ..core.packages import CORE, MODEL_PACKAGES, package_of
 from ..evidence.words import FLOAT32, NOT_RUN, RED, RESULTS, current_id
 from . import RELEASE, Family, children
 from .child import BUILD
@@ -50,7 +50,7 @@ class Task:
     """One family in one process.
 
     ``device``: the emulated one, or empty for MLX's. ``reference``: the scenario that compares it
-    with transformers, if it is one.
+    with transformers, if it is one. ``walks``: the seed and time of its walks, if it has some.
     """
 
     family: Family
@@ -63,6 +63,7 @@ class Task:
     variant: str = ""
     reference: str = ""
     device: str = ""
+    walks: str = ""
 
     @property
     def folder(self) -> str:
@@ -76,18 +77,15 @@ class Task:
 
     @property
     def setup(self) -> str:
-        """What its results depend on besides the installed packages: one line."""
-        from .. import __version__
-
-        found = [f"mlx-patches {__version__}, Python {platform.python_version()}"]
-        found += [str(one)] if (one := distributions.find("transformers")) else []
-        found += ["every patch"] if self.every_patch else []
-        names = (DISABLE, ENABLE, PROFILE, CONSENT)
-        found += [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+        """What its results depend on besides ``environment()``: one line."""
+        found = [setup_here(), *["every patch"] * self.every_patch]
+        found += filter(None, (self.device, self.walks))
         if folder := self.weights or self.config:
-            files = sorted(one for one in folder.rglob("*") if one.is_file())
-            stats = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
-            found.append(f"folder {hashlib.sha256(repr(stats).encode()).hexdigest()[:12]}")
+            files = sorted(one.resolve() for one in folder.rglob("*") if one.is_file())
+            stats = [(one, one.stat()) for one in files]
+            # A file that is replaced may keep its size and mtime.
+            kept = [(str(one), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for one, s in stats]
+            found.append(f"folder {_digest(repr(kept).encode())}")
         return ", ".join(found)
 
     def command(self) -> list[str]:
@@ -128,6 +126,33 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def setup_here() -> str:
+    """The installed code, and the settings of this process, in one line."""
+    from .. import __version__
+
+    found = [f"mlx-patches {__version__}", f"Python {platform.python_version()}"]
+    found += [platform.machine(), f"code {_hash_code()}"]
+    names = sorted(name for name in os.environ if name.startswith("MLX_") and name != SWITCH)
+    return ", ".join([*found, *(f"{name}={os.environ[name]}" for name in names)])
+
+
+@cache
+def _hash_code() -> str:
+    """A hash of the code that results depend on: some is changed without a new version."""
+    folders = [Path(place) for place in sys.path if os.path.isdir(place)]
+    installed = sorted(one.name for folder in folders for one in folder.glob("*.dist-info"))
+    parts = [repr(installed).encode()]
+    for package in ("mlx_patches", *map(package_of, DISTRIBUTIONS)):
+        if file := distributions.source_file(package):
+            found = sorted([*file.parent.rglob("*.py"), *file.parent.glob("matrix/*.json")])
+            parts += [one.read_bytes() for one in found]
+    return _digest(b"".join(parts))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 @cache
@@ -258,6 +283,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
 
     The row is not red, but ``NOT_RUN``, if the process was killed or failed outside a scenario.
     """
+    setup = task.setup  # the folder may change meanwhile
     code, out, errors = children.run(task.command(), seconds, exact_environment())
     late = f"{TIMED_OUT} after {seconds:g} s"
     end = late if code is None else describe_end(code, errors)
@@ -270,7 +296,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
         end_cell = {"scenario": task.ends[-1], "verdict": judge_end(code), "detail": detail}
         cells.append({**end_cell, "device": device})
     place = (environment(), str(task.family), task.patched)
-    own = {"config": task.folder, "variant": task.variant, "setup": task.setup}
+    own = {"config": task.folder, "variant": task.variant, "setup": setup}
     return [Row(*place, **{"dtype": task.dtype, **cell, **own}) for cell in cells]
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -14,6 +15,7 @@ from mlx_patches.lab import Family, families, record, runner
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.runner import Row, Task
+from mlx_patches.lab.walks import runner as walks
 
 NAMES = ("left-padded", "extend", "filter")
 SAY = """
@@ -176,25 +178,60 @@ def test_family_that_did_not_run_is_run_again(child, tmp_path, verdict, detail):
     assert verdicts_of(runner.run([task()], seconds=30, out=out)) == expected
 
 
-@pytest.mark.parametrize("change", ["every patch", "version", "disabled", "folder"])
-def test_rows_of_other_setup_do_not_count(child, tmp_path, monkeypatch, change):
+def replace_config(folder):
+    """Replace a file, with the same size and times."""
+    config, before = folder / "config.json", (folder / "config.json").stat()
+    config.write_text("[]")
+    os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES = {
+    "every patch": lambda one, site, monkeypatch: replace(one, every_patch=True),
+    "device": lambda one, site, monkeypatch: replace(one, device="metal-emulated"),
+    "walks": lambda one, site, monkeypatch: replace(one, walks="walks of 9 s from seed 1"),
+    "version": lambda one, site, monkeypatch: monkeypatch.setattr("mlx_patches.__version__", "0"),
+    "disabled": lambda one, site, monkeypatch: monkeypatch.setenv("MLX_PATCHES_DISABLE", "a"),
+    "variable of MLX": lambda one, site, monkeypatch: monkeypatch.setenv(
+        "MLX_DISABLE_COMPILE", "1"
+    ),
+    "folder": lambda one, site, monkeypatch: (one.config / "more.json").write_text("{}"),
+    "file": lambda one, site, monkeypatch: replace_config(one.config),
+    "code": lambda one, site, monkeypatch: site.write("mlx_lm/generate.py", "new = 1"),
+    "package": lambda one, site, monkeypatch: site.install("transformers", "5.1"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("ended", [False, True])
+def test_rows_of_other_setup_do_not_count(site, child, tmp_path, monkeypatch, change, ended):
+    """Also if the process ended before it reported its device."""
+    site.install("mlx-lm", files={"mlx_lm/generate.py": ""})
     out, folder = tmp_path / "cells.jsonl", tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     one = replace(task(patched=True), config=folder)
-    child(ALL)
-    runner.run([one], out=out)
-    child("say('left-padded', 'red'); say('extend', 'red'); say('filter', 'red')")
-    assert {r.verdict for r in runner.run([one], out=out)} == {"green"}
-    if change == "every patch":
-        one = replace(one, every_patch=True)
-    elif change == "version":
-        monkeypatch.setattr("mlx_patches.__version__", "0.0")
-    elif change == "disabled":
-        monkeypatch.setenv("MLX_PATCHES_DISABLE", "offset-alias")
-    else:
-        (folder / "config.json").write_text('{"layers": 2}')
-    assert {r.verdict for r in runner.run([one], out=out)} == {"red"}
+    runner._hash_code.cache_clear()
+    child("" if ended else ALL)
+    first = runner.run([one], out=out)
+    child("say('left-padded', 'n/a'); say('extend', 'n/a'); say('filter', 'n/a')")
+    assert runner.run([one], out=out) == first
+    changed = change(one, site, monkeypatch)
+    runner._hash_code.cache_clear()
+    one = changed if isinstance(changed, Task) else one
+    assert {row.verdict for row in runner.run([one], out=out)} == {"n/a"}
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"seconds": 2}])
+def test_other_walks_are_not_reused(child, tmp_path, monkeypatch, other):
+    out, walked = tmp_path / "cells.jsonl", []
+    monkeypatch.setattr(
+        walks, "walk", lambda task, *how: walked.append(how) or walks._none_yet(task)
+    )
+    for _ in range(2):
+        walks.run([task()], seconds=1, seed=0, out=out)
+    assert len(walked) == 1
+    walks.run([task()], **{"seconds": 1, "seed": 0, **other}, out=out)
+    assert len(walked) == 2
 
 
 def test_file_of_another_running_lab_is_refused(child, tmp_path):

@@ -286,6 +286,31 @@ def test_url_of_a_running_server(tmp_path):
     assert json.loads(again.stdout)["cells"] == found["cells"]
 
 
+def test_cells_of_other_setup_do_not_count(tmp_path, monkeypatch):
+    """Neither those of another version, nor those of a server that was started elsewhere."""
+    out, runs, cell = tmp_path / "cells", [], table.Cell("chat", "top_k", "solo", RIGHT)
+
+    def measure(*arguments):
+        runs.append(arguments[-1])
+        yield cell, 1
+
+    monkeypatch.setattr(command, "cells_of", measure)
+    monkeypatch.setattr(command, "cells_of_url", measure)
+    monkeypatch.setattr(command, "find_model", lambda base: "toy")
+    options = ["lab", "--unpatched", "--out", str(out)]
+    started = [*options, "--server", "x {model} {port}"]
+    for _ in range(2):
+        CliRunner().invoke(cli.cli, started)
+    monkeypatch.setattr(command, "environment", lambda: "mlx-lm 9")
+    CliRunner().invoke(cli.cli, started)
+    for _ in range(2):
+        CliRunner().invoke(cli.cli, ["lab", "--out", str(out), "--url", "http://x"])
+    assert [len(known) for known in runs] == [0, 1, 0, 0, 0]
+    out.write_bytes(b"\xff\n")
+    done = CliRunner().invoke(cli.cli, started)
+    assert isinstance(done.exception, MlxPatchesError) and str(out) in str(done.exception)
+
+
 def test_url_of_another_model_names_the_remedy(monkeypatch):
     with serving() as toy, pytest.raises(MlxPatchesError, match="--write-model FOLDER"):
         toy.languages[False] = Language(other=True)

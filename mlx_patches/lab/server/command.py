@@ -15,7 +15,7 @@ import click
 
 from ...core.errors import MlxPatchesError
 from ..report import progress
-from ..runner import environment
+from ..runner import environment, setup_here
 from . import table
 from .client import Client
 from .folder import save
@@ -42,8 +42,10 @@ def run(options: Any, mode: str) -> NoReturn:
     if options.walks or options.replay is not None:
         walk(options, mode)
     found: list[Cell] = []
+    # The code and settings of a server that runs already are not known: it is measured again.
+    setup = f"{command}, {environment()}, {setup_here()}" if command else ""
     for patched in [False] if url else modes_of(mode):
-        known = {c.key: c for c in read(out, command or url or "") if c.patched is patched}
+        known = {c.key: c for c in read(out, setup) if c.patched is patched}
         if url:
             base = check_url(url)
             make = cells_of_url(base, find_model(base), options.scenarios, known)
@@ -55,7 +57,7 @@ def run(options: Any, mode: str) -> NoReturn:
             for cell in show_progress(make, "with" if patched else "without"):
                 found.append(cell)
                 if out and cell.key not in known:
-                    line = {"command": command or url, **cell.as_dict()}
+                    line = {"command": command or url, "setup": setup, **cell.as_dict()}
                     print(json.dumps(line), file=file, flush=True)
     if evidence:
         table.save(evidence, table.evidence(found, command or "", environment()))
@@ -112,15 +114,20 @@ def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell
             yield cell
 
 
-def read(out: Path | None, command: str) -> list[Cell]:
-    """The cells that a file of an interrupted run has for this command."""
+def read(out: Path | None, setup: str) -> list[Cell]:
+    """The cells that a file of an interrupted run has for this command and installed code."""
     if out is None or not out.exists():
         return []
+    try:
+        lines = out.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MlxPatchesError(f"{out}: cannot be read: {error}") from None
     found = []
-    for number, line in enumerate(out.read_text().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             row: dict[str, Any] = json.loads(line)
-            if row.pop("command") == command:
+            del row["command"]
+            if row.pop("setup", "") == setup != "":
                 found.append(Cell(**row))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise MlxPatchesError(

@@ -100,7 +100,8 @@ def run(
         show(walked)
         return [walked.row()]
 
-    walks = [replace(task, scenarios=(WALKS,)) for task in tasks]
+    what = f"walks of {seconds:g} s from seed {seed}"
+    walks = [replace(task, scenarios=(WALKS,), walks=what) for task in tasks]
     return runner.run(walks, jobs, patience, out, report, one)
 
 
