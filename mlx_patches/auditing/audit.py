@@ -108,10 +108,11 @@ class Audit:
     measured: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
-        found = len(self.findings)
-        many = f"{found} finding{'' if found == 1 else 's'}"
+        from .screen import verdict
+
+        text = "; ".join(verdict(self).splitlines())
         installed = ", ".join(map(str, self.distributions)) or "no MLX package"
-        return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
+        return f"<Audit: {text}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
         """The report, with the defects of these patches marked as left open by choice."""

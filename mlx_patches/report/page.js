@@ -182,12 +182,14 @@ async function copied(text) {
 
 // -- this environment --------------------------------------------------------------------------
 
+const IN_EFFECT = ["applied", "pending"];
+
 // The patches of a distribution here, by state: a patch has each state that one of its targets has.
 function patchesHere(distribution) {
   const found = { open: new Set(), active: new Set(), chosen: new Set() };
   for (const one of data.audit.patches.filter((each) => each.distribution === distribution)) {
     if (one.finding) found.open.add(one.patch);
-    else if (["applied", "pending"].includes(one.status)) found.active.add(one.patch);
+    else if (IN_EFFECT.includes(one.status)) found.active.add(one.patch);
     else if (one.status === "disabled" && !one.reason.startsWith("optional")) found.chosen.add(one.patch);
   }
   return found;
@@ -244,7 +246,10 @@ function describeEnvironment() {
   if (audit.model) parts.push(element("p", {}, `Only the patches that ${audit.model.model_type} needs were audited.`));
   // A server's patch may change only the web framework.
   const names = new Map(audit.distributions.map(({ name, version }) => [name, version]));
-  for (const one of audit.patches) if (one.finding && !names.has(one.distribution)) names.set(one.distribution, "");
+  for (const one of audit.patches) {
+    const counts = one.finding || IN_EFFECT.includes(one.status);
+    if (counts && !names.has(one.distribution)) names.set(one.distribution, "");
+  }
   const rows = [...names].map(([name, version]) => {
     const concerned = audit.patches.some((one) => one.distribution === name);
     const details = () => button({ class: "details", "aria-label": `Details of ${name}` }, "Details",

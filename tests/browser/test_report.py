@@ -124,9 +124,15 @@ def cell_of(page, family, release):
     return page.locator(f"button[aria-label^='{family}, {release}:']")
 
 
-def test_patch_of_a_web_framework_has_a_row(page):
+def test_patch_of_a_web_framework_has_a_row(chromium, tmp_path, evidence, page):
+    """Whether or not it is in effect."""
     (row,) = page.locator("#environment tr:has-text('starlette')").all()
     assert "1 patch needed and not in effect" in row.inner_text()
+    patches = [one | {"finding": False, "status": "pending"} for one in AUDIT["patches"]]
+    opened = open_report(chromium, tmp_path, evidence, AUDIT | {"patches": patches})
+    (row,) = opened.locator("#environment tr:has-text('starlette')").all()
+    assert "1 patch applied as needed" in row.inner_text()
+    opened.close()
 
 
 def test_every_measured_cell_is_shown(page, evidence):

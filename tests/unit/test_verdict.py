@@ -592,6 +592,14 @@ def test_mlx_without_back_end_is_not_audited(mlx_lm, monkeypatch):
     assert mlx_patches.audit().unaudited == ()
 
 
+@pytest.mark.parametrize("model", [None, "qwen3"])
+def test_repr_has_the_verdict_of_the_screen(mlx_lm, monkeypatch, model):
+    monkeypatch.setattr(distributions, "_packages", {})
+    monkeypatch.setattr(preflight, "explain_unaudited", lambda *_: ())
+    report = mlx_patches.audit(model)
+    assert f"<Audit: {screen.verdict(report)}; exit code {report.exit_code()}; " in repr(report)
+
+
 def test_hanging_mlx_is_not_audited(mlx_lm, monkeypatch):
     monkeypatch.setattr(distributions, "_packages", {})
     monkeypatch.setattr(preflight, "IMPORT_SECONDS", 1)
