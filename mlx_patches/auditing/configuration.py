@@ -91,14 +91,14 @@ def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
 
 def _profile(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError('expected a text, such as "safe"')
+        raise TypeError('expected a string, such as "safe"')
     profiles.choose(value)
     return value
 
 
 def _texts(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise TypeError('expected a list of texts, such as ["a", "b"]')
+        raise TypeError('expected a list of strings, such as ["a", "b"]')
     return value
 
 

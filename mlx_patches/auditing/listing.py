@@ -67,7 +67,7 @@ def _status(outcomes: Sequence[Outcome]) -> str:
 def ignore_if(id_: str) -> str:
     only = only_in(session().registry.find_declared(id_))
     if only:
-        return f"you run none of {', '.join(only)}"
+        return f"you do not run {' or '.join(filter(None, (', '.join(only[:-1]), only[-1])))}"
     return "mlx-patches audit MODEL does not list it for your models"
 
 

@@ -360,15 +360,16 @@ def single_requests(report: Audit) -> list[str]:
         held = one.measured.held
         if held and held.comparable:
             differ = len(one.differs_solo(here))
-            more = " (-v)" if differ else ""
+            more = " (others: -v)" if differ else ""
             count = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')}"
             found[f"match {held.outside} in {count}{more}"] = one.release
         elif held:
             found[f"could not be compared with {held.outside}"] = one.release
     if not found:
         return ["Single requests were not compared with another implementation.", *_images(report)]
+    several = len(found) > 1
     return [
-        f"Single requests {text}{f' ({release})' if len(found) > 1 else ''}."
+        f"{release}: single requests {text}." if several else f"Single requests {text}."
         for text, release in found.items()
     ] + _images(report)
 

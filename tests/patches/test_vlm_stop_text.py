@@ -68,7 +68,7 @@ def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
 @pytest.mark.parametrize("stop", [5, [5], {"a": 1}, ["a", None]])
 def test_other_values_are_refused(stop, build, ungated):
     ungated("vlm-stop-text")
-    with pytest.raises(ValueError, match="stop must be a text or a list of texts"):
+    with pytest.raises(ValueError, match="stop must be a string or a list of strings"):
         build(stop=stop)
 
 

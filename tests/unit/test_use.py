@@ -162,8 +162,8 @@ def test_settings_are_defaults(invoke, affected, project):
     [
         ("profle = 'safe'", "unknown key 'profle'; use fail-on, ignore, profile"),
         ("profile = 'saef'", "profile: no profile 'saef'; choose from batch"),
-        ("profile = ['safe']", 'profile: expected a text, such as "safe"'),
-        ("ignore = 'fix'", 'ignore: expected a list of texts, such as ["a", "b"]'),
+        ("profile = ['safe']", 'profile: expected a string, such as "safe"'),
+        ("ignore = 'fix'", 'ignore: expected a list of strings, such as ["a", "b"]'),
         ("ignore = ['fxi']", "ignore: no patch 'fxi'; did you mean 'fix'?"),
         ("fail-on = ['crush']", "fail-on: no severity 'crush'; use wrong-text, crash"),
         ("fail-on = []", "fail-on: expected at least one severity; omit the key"),

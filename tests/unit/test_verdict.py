@@ -840,7 +840,7 @@ def test_crash_does_not_hide_wrong_text():
     ("config", "count"),
     [
         ({"model_type": "qwen3", "rope_theta": 1e6}, "4 of 4 configs."),
-        (None, "2 of 4 configs (-v)."),
+        (None, "2 of 4 configs (others: -v)."),
     ],
 )
 def test_right_config_is_not_blamed(qwen3, config, count):

@@ -78,7 +78,7 @@ CONDITIONS = [
     command(
         "explain of model patch names model",
         f"explain {OF_A_MODEL}",
-        also=f"Ignore it if you run none of {model_of(REGISTRY.get(OF_A_MODEL))}",
+        also=f"Ignore it if you do not run {model_of(REGISTRY.get(OF_A_MODEL))}",
         rows=60,
         where=[MLX_LM],
     ),

@@ -19,7 +19,7 @@ def find_stop_fault(stop: Any) -> str:
     """What is wrong with the stop strings of a request; empty if they are one text or a list."""
     listed = stop if isinstance(stop, list) else [stop]
     is_right = all(isinstance(one, str) for one in listed)
-    return "" if is_right else "stop must be a text or a list of texts"
+    return "" if is_right else "stop must be a string or a list of strings"
 
 
 def cut_at_stops(
