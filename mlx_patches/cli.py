@@ -97,7 +97,7 @@ cli.command_class = Command
     multiple=True,
     metavar="PATCH",
     shell_complete=complete("patches"),
-    help="Do not fail on the defect of this patch.",
+    help="Accept the defect of this patch; repeatable.",
 )
 @option("--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch.")
 @option(
@@ -189,7 +189,7 @@ def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
     folder = folder_of(model)
     if folder is None:
         raise click.UsageError(
-            f"--measure needs a model's folder or its config.json, not {model!r}"
+            f"--measure needs a model's folder or its config.json, not {quote(model)!r}"
         )
     count = 2 * len(folder.implementations())
     with report.progress(count, f"together up to {SECONDS:.0f} s", SECONDS) as advance:
@@ -409,20 +409,20 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 
 
 @cli.command()
-@models_option("Only this family, or the families of this distribution.")
+@models_option("Only this family, or those of this distribution; repeatable.")
 @option(
     "--scenario",
     "scenarios",
     multiple=True,
     metavar="NAME",
-    help="Only this scenario; walks: only random programs.",
+    help="Only this scenario, or only walks (random programs); repeatable.",
 )
 @option(
     "--walks",
     metavar="S",
     type=float,
     callback=check_seconds,
-    help="Then run random programs, S seconds per family.",
+    help="Also run walks, S seconds per family.",
 )
 @option(
     "--seed",
@@ -445,7 +445,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
 @option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
 @option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
-@option("--out", type=to_path, metavar="FILE", help="Append to FILE the rows that it lacks.")
+@option("--out", type=to_path, metavar="FILE", help="Add the rows to FILE; skip what it has.")
 @option(
     "--evidence",
     type=to_path,
@@ -643,7 +643,7 @@ def _releases(model: str, host: str) -> list[Any]:
     if found := recommend(families, host or None):
         return list(found)
     close = hint(model, list_families())
-    raise MlxPatchesError(f"the lab has no evidence for model {model!r}{close}")
+    raise MlxPatchesError(f"the lab has no evidence for model {quote(model)!r}{close}")
 
 
 @cli.command()

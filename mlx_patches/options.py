@@ -166,7 +166,7 @@ def hosts_option(text: str) -> Callable[[Any], Any]:
 
 
 models_argument = click.argument(
-    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=complete("models")
+    "more", nargs=-1, metavar="[MODEL]...", shell_complete=complete("models")
 )
 
 
@@ -174,7 +174,6 @@ def models_option(text: str) -> Callable[[Any], Any]:
     return option(
         "--model",
         "models",
-        type=quote,
         multiple=True,
         metavar="NAME",
         shell_complete=complete("models"),

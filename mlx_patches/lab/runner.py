@@ -187,7 +187,9 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
             or (one.distribution, one.name) in of_type
         }
         if not named:
-            raise MlxPatchesError(f"no family {name!r} in this environment ({environment()})")
+            raise MlxPatchesError(
+                f"no family {quote(name)!r} in this environment ({environment()})"
+            )
         wanted |= named
     return [family for family in found if family in wanted]
 

@@ -173,6 +173,19 @@ def test_recommend_takes_models_like_audit(invoke, tmp_path):
     assert "not measured: this folder runs its own code (model_file" in done.err
 
 
+@pytest.mark.parametrize("name", ["x" * 220, "new\nline", "\udcff", "a b", "\u65e5"], ids=ascii)
+def test_path_of_a_model_is_taken_as_it_is(invoke, tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    assert invoke("recommend", str(folder)).code == 0
+    assert invoke("recommend", "--model", str(folder)).code == 0
+    found = json.loads(invoke("audit", "--json", str(folder)).out)
+    assert found["model"]["folder"] == str(folder)
+    done = invoke("recommend", f"{folder}\n")
+    assert (done.code, done.err.count("\n")) == (2, 1) and "no such folder" in done.err
+
+
 def test_odd_version_is_not_measured():
     for version in ("1." * 2500, "../../x", "*", ""):
         assert store.load_set(f"mlx-lm {version}") is None
