@@ -22,7 +22,7 @@ from mlx_patches.core import model_types
 from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
 
-from .conftest import load, manager_for, patch_of, target
+from .conftest import load, manager_for, patch_of, run_command, target
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +99,17 @@ def test_contradictions_are_one_line(invoke, affected, project):
         assert f": omit {omitted}" in done.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("start", [["-m", "mlx_patches"], ["-c", "import {0}; {0}.main()"]])
+def test_interrupt_during_start(tmp_path, start):
+    """The import of click takes long enough for it."""
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    words = [word.format("mlx_patches.__main__") for word in start]
+    done = run_command([sys.executable, *words, "audit"], PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (130, "mlx-patches: interrupted\n")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"mlx-patches": "mlx_patches.__main__:main"}
+
+
 def single_options():
     """Every option that takes one value: (command, flag, two values)."""
     for command, own in cli.cli.commands.items():
@@ -110,7 +121,7 @@ def single_options():
                     yield command, one.opts[0], values
 
 
-@pytest.mark.parametrize(("command", "flag", "values"), single_options())
+@pytest.mark.parametrize(("command", "flag", "values"), list(single_options()))
 def test_option_with_two_values_is_refused(invoke, command, flag, values):
     done = invoke(command, flag, values[0], flag, values[1])
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
