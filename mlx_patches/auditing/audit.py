@@ -108,11 +108,10 @@ class Audit:
     measured: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
-        from .screen import verdict
-
-        text = "; ".join(verdict(self).splitlines())
+        count = sum(map(self.concerns, self.open))
+        many = f"{count} defect{'' if count == 1 else 's'} not repaired"
         installed = ", ".join(map(str, self.distributions)) or "no MLX package"
-        return f"<Audit: {text}; exit code {self.exit_code()}; {installed}; {self.environment}>"
+        return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
         """The report, with the defects of these patches marked as left open by choice."""

@@ -1,7 +1,9 @@
 """Reads untrusted files with a size limit, and packaged files; quotes text for safe printing."""
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,15 @@ def write(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file or folder in an error of writing: a full disk's has no name."""
+    try:
+        yield
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def read_packaged(path: Path) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from .. import __version__
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.files import write
+from ..core.files import write, writing
 from ..core.packages import DISTRIBUTIONS, MODELS
 from ..evidence.words import LETTERS, METAL_EMULATED, NOT_BUILT, NOT_EMULATED, NOT_RUN, RED
 from .metal_emulated.sites import split_by_reached
@@ -115,10 +115,8 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    try:
+    with writing(path):
         write(path, json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from ..activation.settings import SWITCH
 from ..auditing.models import read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.files import quote
+from ..core.files import quote, writing
 from ..core.model_files import CONSENT, read_config
 from ..core.model_types import implementations
 from ..core.packages import CORE, MODEL_PACKAGES, package_of
@@ -355,9 +355,10 @@ def run(
             futures[pool.submit(one, task)] = task
         for future in as_completed(futures):
             fresh = future.result()
-            if file:
-                file.write("".join(json.dumps(row.as_dict()) + "\n" for row in fresh))
-                file.flush()
+            if file and out:
+                with writing(out):
+                    file.write("".join(json.dumps(row.as_dict()) + "\n" for row in fresh))
+                    file.flush()
             rows += fresh
             report(futures[future], fresh)
     finally:
@@ -365,8 +366,9 @@ def run(
         while any(future.running() for future in futures):  # of an interrupted run
             children.end_all()
             time.sleep(0.05)  # a thread may be about to start a process
-        if file:
-            file.close()
+        if file and out:
+            with writing(out):
+                file.close()
     return rows
 
 
@@ -495,12 +497,10 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
 
 
 def _append(path: Path) -> TextIO:
-    try:
+    with writing(path):
         file = open(path, "a+b")  # noqa: SIM115
         if not lock(file.fileno()):
             raise MlxPatchesError(f"{path}: another lab writes to it; give --out another file")
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)  # drops a truncated line
         return io.TextIOWrapper(file, encoding="utf-8")
-    except OSError as error:
-        raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,3 +1,5 @@
+import errno
+import io
 import json
 import os
 import sys
@@ -283,6 +285,22 @@ def test_unwritable_file_is_one_line(tmp_path):
         runner.run([task()], out=tmp_path / "no" / "such.jsonl")
     with pytest.raises(MlxPatchesError, match="cannot be"):
         runner.run([task()], out=tmp_path)
+
+
+def test_full_disk_names_the_file(child, tmp_path, monkeypatch):
+    """The error of a write has no name: it is not one of standard output."""
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    child(ALL)
+    monkeypatch.setattr(runner, "_append", lambda out: Full())
+    with pytest.raises(MlxPatchesError, match=r"cells: cannot be written \(No space left"):
+        runner.run([task()], out=tmp_path / "cells")
+    monkeypatch.setattr("mlx_patches.lab.server.command.save", Full.write)
+    done = CliRunner().invoke(cli, ["lab", "--write-model", str(tmp_path / "model")])
+    assert "model: cannot be written (No space left" in str(done.exception)
 
 
 def test_summary_counts_worst_cells():

@@ -333,10 +333,10 @@ def test_model_is_written_without_mlx(tmp_path):
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        (["--write-model", "{}/file/model"], "file/model: cannot be used (Not a directory)"),
+        (["--write-model", "{}/file/model"], "file/model: cannot be written (Not a directory)"),
         (
             ["--server", "x {model} {port}", "--out", "{}/no/rows"],
-            "rows: cannot be used (No such",
+            "rows: cannot be written (No such",
         ),
         (["--server", ""], "--server: the command needs {model} and {port}"),
     ],

@@ -23,7 +23,7 @@ from mlx_patches.evidence import outside, store, words
 from mlx_patches.matrix import gate
 from mlx_patches.patches import catalogue
 
-from .conftest import letters
+from .conftest import letters, patch_of, session_for
 
 EVIDENCE = store.load()
 BY_NAME = {one["set"]: one for one in EVIDENCE}
@@ -592,12 +592,14 @@ def test_mlx_without_back_end_is_not_audited(mlx_lm, monkeypatch):
     assert mlx_patches.audit().unaudited == ()
 
 
-@pytest.mark.parametrize("model", [None, "qwen3"])
-def test_repr_has_the_verdict_of_the_screen(mlx_lm, monkeypatch, model):
-    monkeypatch.setattr(distributions, "_packages", {})
-    monkeypatch.setattr(preflight, "explain_unaudited", lambda *_: ())
-    report = mlx_patches.audit(model)
-    assert f"<Audit: {screen.verdict(report)}; exit code {report.exit_code()}; " in repr(report)
+def test_repr_counts_like_the_screen(fake, monkeypatch):
+    """One defect, which two targets have."""
+    patch = patch_of("attend", "Cache.update")
+    monkeypatch.setattr(activation, "_session", session_for(patch, always=["fix"]))
+    report = mlx_patches.audit()
+    assert len(report.findings) > len(report.open) == 1
+    assert repr(report).startswith("<Audit: 1 defect not repaired; exit code 1; ")
+    assert screen.verdict(report) == "1 known defect of the installed releases is not repaired here"
 
 
 def test_hanging_mlx_is_not_audited(mlx_lm, monkeypatch):

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from ...core.errors import MlxPatchesError
+from ...core.files import writing
 from ..report import progress
 from ..runner import environment, setup_here
 from . import table
@@ -35,7 +35,8 @@ def run(options: Any, mode: str) -> NoReturn:
             " one of them"
         )
     if options.write_model:
-        save(options.write_model, Language())
+        with writing(options.write_model):
+            save(options.write_model, Language())
         sys.exit(0)
     if evidence and (url or options.scenarios):
         raise click.UsageError("--evidence needs --server and every parameter: omit the others")
@@ -51,16 +52,15 @@ def run(options: Any, mode: str) -> NoReturn:
             make = cells_of_url(base, find_model(base), options.scenarios, known)
         else:
             make = cells_of(command or "", patched, options.scenarios, known)
-        with ExitStack() as stack:
-            if out:
-                file = stack.enter_context(out.open("a"))
-            for cell in show_progress(make, "with" if patched else "without"):
-                found.append(cell)
-                if out and cell.key not in known:
-                    line = {"command": command or url, "setup": setup, **cell.as_dict()}
-                    print(json.dumps(line), file=file, flush=True)
+        append(out, "")
+        for cell in show_progress(make, "with" if patched else "without"):
+            found.append(cell)
+            if cell.key not in known:
+                line = {"command": command or url, "setup": setup, **cell.as_dict()}
+                append(out, json.dumps(line) + "\n")
     if evidence:
-        table.save(evidence, table.evidence(found, command or "", environment()))
+        with writing(evidence):
+            table.save(evidence, table.evidence(found, command or "", environment()))
         click.echo(f"{evidence}: wrote evidence of {len(found)} cells", err=True)
     if options.as_json:
         click.echo(json.dumps(table.as_dict(found), indent=2))
@@ -112,6 +112,12 @@ def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell
         for cell, total in cells:
             advance(f"{mode} patches: {cell.parameter}", total=total)
             yield cell
+
+
+def append(out: Path | None, text: str) -> None:
+    if out is not None:
+        with writing(out), out.open("a") as file:
+            file.write(text)
 
 
 def read(out: Path | None, setup: str) -> list[Cell]:
