@@ -272,6 +272,11 @@ def test_wrong_command_is_one_line(line, fault):
     assert fault in str(done.exception)
 
 
+def test_environment_without_path(monkeypatch):
+    monkeypatch.delenv("PATH")
+    test_wrong_command_is_one_line("no-such-server {model} {port}", "is not in this environment")
+
+
 # The command line.
 
 

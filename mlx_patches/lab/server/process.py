@@ -98,7 +98,8 @@ def run(
     # A host imports so much that it starts in minutes if it compiles all of it each time.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("PYTHONPYCACHEPREFIX", str(log.with_name("bytecode")))
-    environment["PATH"] = f"{Path(python).parent}{os.pathsep}{environment['PATH']}"
+    paths = (str(Path(python).parent), environment.get("PATH", os.defpath))
+    environment["PATH"] = os.pathsep.join(paths)
     if shutil.which(words[0], path=environment["PATH"]) is None:
         raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")
     if patched:
