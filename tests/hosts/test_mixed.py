@@ -113,23 +113,9 @@ MALFORMED: dict[str, bytes | dict[str, object]] = {
     },
     CUT_OFF: {},
 }
-# Every release answers these with an HTTP error, except:
-# mlx-lm's handler raises before it has written a status, and the connection is closed. 0.32.2
-# catches only ValueError.
-CLOSED = {
-    "mlx-lm 0.31.3": {
-        *("not UTF-8", "no prompt", "max_tokens: word", "max_tokens: negative"),
-        *("temperature: word", "stream: word", "repetition_penalty: word"),
-        *("logit_bias: words", "logit_bias: null", "deep"),
-    },
-    "mlx-lm 0.32.2": {"not UTF-8", "logit_bias: null", "deep"},
-}
+# With the patches, every server answers these with an HTTP error, except:
 # Fields that are unknown or unused there.
-IGNORED = {
-    "mlx-lm 0.31.3": {"response_format: own network"},
-    "mlx-lm 0.32.2": {"response_format: own network"},
-    "mlx-vlm 0.7.10": {"stop: numbers"},
-}
+IGNORED = {"mlx-vlm 0.7.10": {"stop: numbers"}}
 # The field is ignored, by a patch or by the host.
 HARMLESS = {"logit_bias: no such token"}
 # Answered, or refused if the host has a limit.
@@ -410,7 +396,7 @@ def expect_end(name: str) -> str:
     """The first characters with which the end of a hostile request may begin."""
     if name in LIMITED:
         return "24"
-    if name == CUT_OFF or name in CLOSED.get(SET, ()):
+    if name == CUT_OFF:
         return "c"
     return "2" if name in HARMLESS | IGNORED.get(SET, set()) else "45"
 
