@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 
+import mlx_patches
 from mlx_patches.core.manager import Manager
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
@@ -29,6 +30,10 @@ def list_shared_attributes():
         held = {site.path: [layer.patch for layer in site.layers] for site in manager.sites()}
     finally:
         manager.restore()
+    # A layer does not have to work in code that is fixed, where the gate leaves it out.
+    every = mlx_patches.apply(patches=[patch.id for patch in PATCHES], dry_run=True)
+    fixed = {(one.target, one.patch) for one in every if one.status == "fixed-upstream"}
+    held = {path: [id_ for id_ in ids if (path, id_) not in fixed] for path, ids in held.items()}
     by_id = {patch.id: patch for patch in PATCHES}
     # A pair has the same probes at each attribute that it shares: one attribute is enough.
     pairs: dict[tuple[str, str], str] = {}

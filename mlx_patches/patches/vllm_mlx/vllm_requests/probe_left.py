@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, import_module, mx, require_own
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
 from ....probes.vllm_engine import open_simple_engine
 from ....probes.vllm_media import MESSAGES
 
@@ -67,7 +67,11 @@ async def cancel_stream(engine: Any, is_chat: bool) -> int:
     engine._model = SimpleNamespace(stream_generate=generate, stream_chat=generate)
     answer = engine.chat(MESSAGES, _LENGTH) if is_chat else engine.generate("a", _LENGTH)
     request = asyncio.ensure_future(answer)
-    await begun.wait()
+    first = asyncio.ensure_future(begun.wait())
+    await asyncio.wait({request, first}, return_when=asyncio.FIRST_COMPLETED)
+    first.cancel()
+    if not count:  # the release has another way to answer
+        raise NotApplicable(f"the answer is not streamed by the model: {request.exception()}")
     request.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await request
