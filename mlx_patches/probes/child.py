@@ -94,7 +94,7 @@ def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
     importlib.import_module(target.module)
     for other in patch.targets:  # a probe may import them later, and they would stay as they are
         if other.distribution == target.distribution:
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(Exception):  # one that needs Metal is not probed here
                 importlib.import_module(other.module)
     outcomes = manager.apply(patch)
     failed = [o for o in outcomes if o.status == "failed"]

@@ -1,6 +1,7 @@
 """An error of the environment is neither a defect of a release nor its absence."""
 
 import errno
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +71,24 @@ def test_verdict_of_probe_that_raises(tmp_path, monkeypatch, line, verdict):
     target = Target("mlx-lm", "mlx_lm.server", "main", lambda original: original)
     patch = Patch("one", "mlx-lm: a summary", (target,), module="a_patch", probe="a_probe:probe")
     assert child.probe_target(patch, target)["verdict"] == verdict
+
+
+def test_module_that_needs_metal_stops_only_its_own_probe(tmp_path, monkeypatch):
+    for name, text in (
+        ("a_metal_module", "raise RuntimeError('No Metal back-end')"),
+        ("a_plain_module", ""),
+        (
+            "a_right_probe",
+            "def probe(target): return SimpleNamespace(red=False, detail='', figure=0)",
+        ),
+    ):
+        (tmp_path / f"{name}.py").write_text(f"from types import SimpleNamespace\n{text}")
+    monkeypatch.syspath_prepend(tmp_path)
+    targets = [
+        Target("mlx-lm", name, "main", lambda original: original)
+        for name in ("a_plain_module", "a_metal_module")
+    ]
+    patch = Patch("one", "mlx-lm: a summary", (*targets,), module="a", probe="a_right_probe:probe")
+    manager = SimpleNamespace(apply=lambda patch: [], failures={})
+    verdicts = [child.probe_target(patch, target, manager)["verdict"] for target in targets]
+    assert verdicts == ["green", "n/a"]
