@@ -98,7 +98,7 @@ def seen(monkeypatch):
 
 
 def judge(folder):
-    report = audit._model_report(session(), str(folder))
+    report = audit.describe_model(session(), folder)
     verdicts = measured.verdicts_of_model(
         session(), report.families, lambda *_: False, None, report.folder.config, report.model_type
     )
