@@ -84,7 +84,7 @@ def answer_prompts(model, tmp_path, monkeypatch):
         planted = [(IDS[i], how, *PLACES_HERE[i]) for i, how in enumerate(faults)]
         monkeypatch.setenv("TESTS_FAULTS", json.dumps(planted))
         with serving(CASE, model, log, patched=True) as host:
-            answers = host.one_by_one(prompts(count))
+            answers = host.answer_one_by_one(prompts(count))
         return answers, log.read_text()
 
     return ask
