@@ -134,8 +134,10 @@ def setup_here() -> str:
 
     found = [f"mlx-patches {__version__}", f"Python {platform.python_version()}"]
     found += [platform.machine(), f"code {_hash_code()}"]
-    names = sorted(name for name in os.environ if name.startswith("MLX_") and name != SWITCH)
-    return ", ".join([*found, *(f"{name}={os.environ[name]}" for name in names)])
+    settings = {name: value for name, value in os.environ.items() if name.startswith("MLX_")}
+    settings.pop(SWITCH, None)
+    # Not the values, of which one may be a server's key.
+    return ", ".join([*found, f"settings {_digest(repr(sorted(settings.items())).encode())}"])
 
 
 @cache

@@ -101,6 +101,13 @@ def test_process_that_was_killed_or_failed_did_not_run(child, script, detail):
     assert (rows[-1].scenario, rows[-1].verdict, rows[-1].detail) == ("process", "not-run", detail)
 
 
+def test_rows_have_no_values_of_variables(monkeypatch):
+    before = runner.setup_here()
+    monkeypatch.setenv("MLX_SERVER_API_KEY", "a secret")
+    assert runner.setup_here() != before
+    assert "secret" not in runner.setup_here()
+
+
 @pytest.mark.parametrize("variable", ["MLX_PATCHES", "MLX_ENABLE_TF32"])
 def test_child_environment(child, monkeypatch, variable):
     monkeypatch.setenv("MLX_PATCHES", "1")

@@ -33,7 +33,7 @@ async def correct_end(outputs: Any, max_tokens: int) -> AsyncIterator[Any]:
 
 
 def report_cut(output: Any, max_tokens: int) -> Any:
-    """The output of an answer, with the reason that it ended for if it has so many tokens."""
+    """The output of an answer, whose reason is ``length`` if it has ``max_tokens`` tokens."""
     if output.completion_tokens >= max_tokens:
         output.finish_reason = "length"
     return output
