@@ -7,6 +7,9 @@ import pytest
 
 from mlx_patches.lab.runner import environment
 
+# pytest explains only the assertions of tests and of what is registered.
+pytest.register_assert_rewrite("tests.conformance")
+
 SHARE = "MLX_PATCHES_TEST_SHARE"
 EVERY = "MLX_PATCHES_TEST_EVERY"
 # Conformance tests that start a process for each patch; each set runs only a share of them.
