@@ -424,14 +424,20 @@ def main(module: str, patch_id: str, *steps: str) -> None:
         elif step == "restore":
             session.restore(None)
         elif step == "status":
-            changed = [t.path for t in patch.targets if is_ours(live_object(t), patch)]
+            changed = [t.path for t in patch.targets if is_ours(t, patch)]
             found.append({"applied": list_applied(session.status()), "changed": changed})
     print(json.dumps(found))
 
 
-def is_ours(live: Any, patch: Patch) -> bool:
-    """True if the code of a live object is in mlx_patches or in the patch's module."""
+def is_ours(target: Target, patch: Patch) -> bool:
+    """True if the code of a live object is in mlx_patches or in the patch's module.
+
+    A plain value is ours where the release defines none.
+    """
+    live = live_object(target)
     function = function_of(live)
+    if live is not MISSING and not hasattr(function, "__code__") and not callable(live):
+        return target.defines_new_attribute
     function = getattr(function, "func", function)  # a partial
     code = getattr(function, "__code__", None)
     ours = (str(Path(mlx_patches.__file__).parent), sys.modules[patch.module].__file__)
