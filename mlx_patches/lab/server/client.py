@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
 import socket
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,8 @@ PATHS = {
     RESPONSES: "/v1/responses",
     MESSAGES: "/v1/messages",
 }
+EMBEDDINGS, RERANK = "embeddings", "rerank"
+ENCODERS = {EMBEDDINGS: "/v1/embeddings", RERANK: "/v1/rerank"}
 # The endpoints' names of fields that the matrix has under another name.
 NAMES = {RESPONSES: {"max_tokens": "max_output_tokens"}, MESSAGES: {"stop": "stop_sequences"}}
 ANSWER_SECONDS = 30.0
@@ -97,6 +101,7 @@ class Answer:
     chances: list[Chance] | None = None
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
+    vectors: dict[int, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -156,7 +161,7 @@ class Client:
         self, endpoint: str, body: bytes, begun: Callable[[], None] | None, start: float
     ) -> Answer:
         try:
-            status, kind, lines = self._lines(PATHS[endpoint], body, start)
+            status, kind, lines = self._lines((PATHS | ENCODERS)[endpoint], body, start)
             if "event-stream" in kind:
                 return read_events(endpoint, list(_events(lines, begun)))
             return read(endpoint, status, b"".join(lines))
@@ -409,9 +414,22 @@ def _read_message(events: Sequence[Event]) -> Answer:
     return _usage(answer, usage)
 
 
+def _read_vectors(events: Sequence[Event]) -> Answer:
+    """An encoder's vectors, or its scores, by the number of the text."""
+    answer = Answer(200)
+    for one in events[0].get("data") or events[0]["results"]:
+        vector = one.get("embedding") or [one["relevance_score"]]
+        answer.texts = ["base64" if isinstance(vector, str) else "float"]
+        if isinstance(vector, str):
+            vector = array("f", base64.b64decode(vector)).tolist()
+        answer.vectors[one["index"]] = vector
+    return answer
+
+
 _READERS: dict[str, Callable[[Sequence[Event]], Answer]] = {
     CHAT: _read_choices,
     COMPLETIONS: _read_choices,
     RESPONSES: _read_response,
     MESSAGES: _read_message,
+    **dict.fromkeys(ENCODERS, _read_vectors),
 }

@@ -52,7 +52,7 @@ def save(folder: Path, language: Language, images: bool = False) -> None:
     for name, (_, one) in weights.items():
         if "norm" in name or "ln_q" in name:
             one[:] = array("f", [1.0]) * len(one)
-    _write_tensors(folder / "model.safetensors", weights)
+    write_tensors(folder / "model.safetensors", weights)
     lines = (HERE / "template.jinja").read_text().splitlines()
     template = "".join(lines).replace("PREAMBLE", PREAMBLE)
     template = template.replace("TOOL_CALL", MISTRAL if language.other else HERMES, 1)
@@ -77,7 +77,7 @@ def save_adapter(folder: Path, prefix: str = "") -> None:
     for i in range(HEAD):
         weights[f"{layer}.lora_a"][1][(VOCABULARY + i) * HEAD + i] = 1.0
         weights[f"{layer}.lora_b"][1][i * HEAD + i] = -2.0
-    _write_tensors(folder / "adapters.safetensors", weights)
+    write_tensors(folder / "adapters.safetensors", weights)
     lora = {"rank": HEAD, "scale": 1.0, "dropout": 0.0}
     config = {"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": lora}
     (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -137,7 +137,7 @@ def _embed(token: int, language: Language) -> list[float]:
     return embedding
 
 
-def _write_tensors(file: Path, tensors: Tensors) -> None:
+def write_tensors(file: Path, tensors: Tensors) -> None:
     """Write a safetensors file: the header's length, the header, the numbers."""
     header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
     end = 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...core.errors import MlxPatchesError
 from ..children import temporary_folder
-from . import folder
-from .client import CHAT
+from . import encoders, folder
+from .client import CHAT, EMBEDDINGS, RERANK, Client
 from .judges import Sent, judge_greedy
 from .oracle import Language
 from .parameters import ADAPTERS, make_request
@@ -17,15 +18,17 @@ from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
 
-# The names in a command line: the served model for text or with images, and the other model.
+# The names in a command line: the served model for text or with images, and the other model; the
+# encoders of the endpoints for embeddings and scores, which alone are measured then.
 MODEL, VISION, OTHER = "model", "vision", "other"
+ENCODERS = {EMBEDDINGS: "encoder", RERANK: "reranker"}
 
 
 @contextlib.contextmanager
 def starting(command: str, patched: bool, known: Mapping[Key, Cell] | None = None) -> Iterator[Lab]:
     """Write the models, and start a server for measurements."""
-    images = f"{{{VISION}}}" in command
-    if "{port}" not in command or not (images or f"{{{MODEL}}}" in command):
+    images = has(command, VISION)
+    if not (has(command, "port") and (images or has(command, MODEL))):
         raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
     with temporary_folder() as temporary, contextlib.ExitStack() as stack:
         folders = {name: Path(temporary, name) for name in (VISION if images else MODEL, OTHER)}
@@ -45,8 +48,37 @@ def cells_of(
     command: str, patched: bool, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of a server that is started here, and their number."""
+    if endpoints := [one for one, name in ENCODERS.items() if has(command, name)]:
+        yield from cells_of_encoders(command, patched, endpoints, only, known or {})
+        return
     with starting(command, patched, known) as lab:
         yield from lab.cells(only)
+
+
+def cells_of_encoders(
+    command: str,
+    patched: bool,
+    endpoints: Sequence[str],
+    only: Sequence[str],
+    known: Mapping[Key, Cell],
+) -> Iterator[tuple[Cell, int]]:
+    """The cells of the endpoints of encoders, and their number."""
+    names = encoders.list_cells(endpoints, only)
+    with temporary_folder() as temporary:
+        folders = {name: Path(temporary, name) for name in (MODEL, *ENCODERS.values())}
+        folder.save(folders[MODEL], Language())
+        for endpoint, name in ENCODERS.items():
+            encoders.save(folders[name], endpoint)
+        with run(command, folders, patched, Path(temporary, "log")) as process:
+            client = Client(process.url, "")
+            for key in names:
+                model = str(folders[ENCODERS[key[0]]])
+                cell = known.get(key) or encoders.measure(client, model, *key)
+                yield replace(cell, patched=patched), len(names)
+
+
+def has(command: str, name: str) -> bool:
+    return f"{{{name}}}" in command
 
 
 def cells_of_url(
