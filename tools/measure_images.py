@@ -230,7 +230,8 @@ def table() -> list[str]:
 
 def _cell(one: Mapping[str, Any], kind: str) -> str:
     """A kind's stages that are off in a release, and whether the patches repair them."""
-    stages, left = off(one, kind)
+    red, left = off(one, kind)
+    stages = list(dict.fromkeys([*red, *left]))
     if kind not in one["without"] or not stages:
         return "equal" if kind in one["without"] else ""
     end = " (repaired)" if not left else "" if kind in one["with"] else " (patches not measured)"
@@ -238,10 +239,14 @@ def _cell(one: Mapping[str, Any], kind: str) -> str:
 
 
 def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
-    """A kind's wrong stages without the patches, and with them."""
+    """A kind's wrong stages without the patches, and those not right with them.
+
+    A stage may run only with the patches, which repair an earlier one.
+    """
     before, after = one["without"].get(kind, {}), one["with"].get(kind, {})
     red = [stage for stage, letter in before.items() if letter == LETTERS[RED]]
-    return red, [stage for stage in red if after.get(stage) != LETTERS[GREEN]]
+    new = [stage for stage in after if stage not in before and after[stage] == LETTERS[RED]]
+    return red, [*(stage for stage in red if after.get(stage) != LETTERS[GREEN]), *new]
 
 
 def page() -> list[str]:
@@ -253,8 +258,8 @@ def page() -> list[str]:
     rows = []
     for one in sets:
         found = [off(one, kind) for kind in one["without"] if kind in one["with"]]
-        left, red = (sum(bool(pair[place]) for pair in found) for place in (1, 0))
-        rows.append((one["set"], len(found) - red, red - left, left))
+        left, equal = sum(bool(pair[1]) for pair in found), found.count(([], []))
+        rows.append((one["set"], equal, len(found) - equal - left, left))
     lines = evidence_file.table(("release set", "equal", "repaired", "different"), rows)
     for one in sets[-1:]:
         found = {kind: off(one, kind)[1] for kind in one["without"] if kind in one["with"]}

@@ -10,6 +10,7 @@ from ..core.files import printable
 from ..core.model_files import CONSENT
 from ..core.outcome import NOT_NEEDED, Status
 from ..evidence import words
+from ..evidence.outside import HeldCell
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit, find_fixed
 from .installed_code import find_gone, instead
@@ -168,7 +169,9 @@ def facts(report: Audit) -> Iterator[str]:
         solo = sum(one.result == words.GREEN and bool(one.measured.solo) for one in own)
         wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
-        changed = f"; {new} not measured (different code)" if new else ""
+        unknown = sum(one.verdict == words.NOT_MEASURED for one in own)
+        changed = f"; {unknown} not measured" if unknown else ""
+        changed += f" ({new} with different code)" if new else ""
         repaired = with_patches(still) if wrong else ""
         more = f"{repaired}{_images_of(own)}{_solo_of(own)}{changed}"
         yield f"{release}: {families} wrong as released{_effects_of(own, solo)}{more}"
@@ -194,11 +197,12 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
 
 
 def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
-    """How many families are wrong in a single request."""
-    released = PatchState(False, frozenset(id_ for one in verdicts for id_ in one.patches))
-    wrong = [one for one in verdicts if one.is_wrong_solo(released)]
+    """How many of the families whose single requests were compared are wrong in one."""
+    measured = [one for one in verdicts if one.measured.compares_single]
+    released = PatchState(False, frozenset(id_ for one in measured for id_ in one.patches))
+    wrong = [one for one in measured if one.is_wrong_solo(released)]
     still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
-    text = f"; single requests: wrong in {len(wrong)} of {len(verdicts)}{with_patches(still)}"
+    text = f"; single requests: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
     return text if wrong else ""
 
 
@@ -359,9 +363,8 @@ def single_requests(report: Audit) -> list[str]:
     for one in worst(report):
         held = one.measured.held
         if held and held.comparable:
-            differ = len(one.differs_solo(here))
-            more = " (others: -v)" if differ else ""
-            count = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')}"
+            count = count_matches(one, held.cells, "config", here)
+            more = "" if count.startswith(f"{len(held.cells)} of") else " (others: -v)"
             found[f"match {held.outside} in {count}{more}"] = one.release
         elif held:
             found[f"could not be compared with {held.outside}"] = one.release
@@ -379,15 +382,18 @@ def _images(report: Audit) -> list[str]:
     for one in worst(report):
         pictures = one.measured.pictures
         if pictures and one.shown:
-            here = report.here()
-            unknown = len(one.list_unmeasured_images(here))
-            count = len(one.shown) - len(one.fails_on_images(here)) - unknown
-            stages = f"{count} of {_many(len(one.shown), 'stage')}"
-            more = f"; {unknown} not measured" if unknown else ""
-            return [f"Images match {pictures.outside} in {stages}{more}."]
+            stages = count_matches(one, one.shown, "stage", report.here())
+            return [f"Images match {pictures.outside} in {stages}."]
         if pictures:
             return ["Images were not compared with transformers (--json has the reason)."]
     return []
+
+
+def count_matches(one: ModelVerdict, cells: Sequence[HeldCell], kind: str, here: PatchState) -> str:
+    """How many cells match in this environment, and how many were not measured in this state."""
+    letters = one.results(cells, here)
+    unknown = f"; {letters.count('')} not measured" if "" in letters else ""
+    return f"{letters.count('g')} of {_many(len(letters), kind)}{unknown}"
 
 
 def _describe_places(

@@ -107,6 +107,13 @@ class Measured:
     images: tuple[outside.HeldCell, ...] = ()
     pictures: outside.Pictures | None = None
 
+    @property
+    def compares_single(self) -> bool:
+        """Whether a single request of this family was compared with anything."""
+        held = self.held is not None and self.held.comparable
+        shown = self.pictures is not None and bool(self.pictures.kinds)
+        return bool(self.solo or self.prefill) or held or shown
+
 
 @dataclass(frozen=True, slots=True)
 class ModelVerdict:
@@ -176,11 +183,14 @@ class ModelVerdict:
     def _open(
         self, cells: Iterable[outside.HeldCell], here: PatchState
     ) -> tuple[outside.HeldCell, ...]:
-        return tuple(
-            one
-            for one in cells
-            if one.is_open(here.active, [id_ for id_ in one.needs if here.lacks(id_, self)])
-        )
+        return tuple(one for one in cells if one.is_open(here.active, self._missing(one, here)))
+
+    def _missing(self, cell: outside.HeldCell, here: PatchState) -> list[str]:
+        return [id_ for id_ in cell.needs if here.lacks(id_, self)]
+
+    def results(self, cells: Iterable[outside.HeldCell], here: PatchState) -> list[str]:
+        """The letters of these cells in this environment; empty if not measured so."""
+        return [one.result(here.active, self._missing(one, here)) for one in cells]
 
     def fails_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The wrong configs that the model has; without its folder, the published ones.
@@ -199,16 +209,22 @@ class ModelVerdict:
 
     def fails_on_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The stages in which a single request with images is wrong in this environment."""
-        unmeasured = self.list_unmeasured_images(here)
-        return tuple(one for one in self._open(self.shown, here) if one not in unmeasured)
+        found = zip(self.shown, self.results(self.shown, here), strict=True)
+        return tuple(one for one, letter in found if letter == "r")
 
     def fails_beside(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The single requests and the batches with images that are wrong in this environment."""
         return (*self.fails_solo(here), *self.fails_with_images(here), *self.fails_on_images(here))
 
     def list_unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """The stages that are wrong as released, if patches are in effect that may repair them."""
-        return tuple(one for one in self.shown if here.active and one.pair == "r")
+        """The stages that were not measured in this state: an earlier one was wrong, or the patches
+        are in effect and they were measured only without."""
+        found = zip(self.shown, self.results(self.shown, here), strict=True)
+        return tuple(one for one, letter in found if not letter)
+
+    def may_fail_on_images(self, here: PatchState) -> bool:
+        """Whether a stage is wrong as released, and the patches in effect may not repair it."""
+        return any(one.pair[0] == "r" for one in self.list_unmeasured_images(here))
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
@@ -222,7 +238,7 @@ class ModelVerdict:
             wrong = FEATURE in fail_on
         else:
             wrong = any(cell.severity in fail_on for cell in self.wrong_here(here))
-        return 1 if wrong else 2 if self.list_unmeasured_images(here) else 0
+        return 1 if wrong else 2 if self.may_fail_on_images(here) else 0
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
@@ -231,7 +247,8 @@ class ModelVerdict:
         solo = held and {
             "held_against": held.outside,
             "configs": len(held.cells),
-            "wrong": [one.name for one in self.defects],
+            "not_measured_here": self.results(held.cells, here).count(""),
+            "wrong": [one.name for one in self.defects if one.pair[0] == "r"],
             "wrong_here": [one.name for one in self.differs_solo(here)],
         }
         # The second names are the former keys, for one more release.
@@ -247,7 +264,7 @@ class ModelVerdict:
             "own_prefill": prefill
             and {"wrong": prefill.pair[0] == "r", "wrong_with_patches": words.is_red(prefill.pair)},
             "images": {
-                "wrong": [one.name for one in images if "r" in one.pair],
+                "wrong": [one.name for one in images if one.pair[0] == "r"],
                 "wrong_with_patches": [one.name for one in images if words.is_red(one.pair)],
                 "wrong_here": [one.name for one in self.fails_with_images(here)],
             }
@@ -267,7 +284,7 @@ class ModelVerdict:
             "held_against": pictures.outside,
             "not_compared": pictures.why or None,
             "stages": [one.name for one in self.shown],
-            "wrong": [one.name for one in self.shown if "r" in one.pair],
+            "wrong": [one.name for one in self.shown if one.pair[0] == "r"],
             "wrong_with_patches": [one.name for one in self.shown if one.is_red_with_patches],
             "wrong_here": [one.name for one in self.fails_on_images(here)],
             "not_measured_here": [one.name for one in self.list_unmeasured_images(here)],
@@ -420,7 +437,7 @@ def of_images(one: ModelVerdict, here: PatchState) -> str:
     """What a single request with images gets here; empty if it is right."""
     open_ = one.fails_on_images(here)
     if not open_:
-        unmeasured = one.list_unmeasured_images(here)
+        unmeasured = one.may_fail_on_images(here)
         return "with images was not measured with the patches" if unmeasured else ""
     text = "gives wrong answers to images"
     if any(cell.name in (outside.LOAD, outside.SAVED) and cell.crash for cell in open_):

@@ -86,11 +86,17 @@ class HeldCell(NamedTuple):
     def is_red_with_patches(self) -> bool:
         return self.pair.endswith("r", 1)
 
+    def result(self, active: bool, missing: Collection[str]) -> str:
+        """Its letter if the patches are ``active``, except the ``missing`` ones.
+
+        Empty if it was not measured so: a cell does not run if an earlier one is red.
+        """
+        patched = active and not any(id_ in missing for id_ in self.needs)
+        return (self.pair[1:] if patched else self.pair[0]).replace("n", "")
+
     def is_open(self, active: bool, missing: Collection[str]) -> bool:
-        """Whether it is red if the patches are ``active``, except the ``missing`` ones."""
-        if words.is_red(self.pair):
-            return True
-        return "r" in self.pair and (not active or any(id_ in missing for id_ in self.needs))
+        """Whether it is red in this state; also if it was measured only without the patches."""
+        return self.pair == "r" or self.result(active, missing) == "r"
 
     def is_of(self, config: Mapping[str, Any], old: bool) -> bool:
         """Whether a folder's config matches this one; ``old``: it has the old spelling."""
@@ -140,16 +146,17 @@ class Held(NamedTuple):
         """A sentence: how many configs are equal, and which are not, as released and repaired."""
         if not self.comparable:
             return f"Single requests could not be compared with {self.outside}."
-        unlike = self.defects()
-        left = [one for one in unlike if words.is_red(one.pair)]
+        left = [one for one in self.cells if words.is_red(one.pair)]
         # Two spellings of a config share its words.
         named = {one.words for one in left}
-        repaired = [one for one in unlike if one.words not in named]
+        repaired = [one for one in self.defects() if one.words not in named]
+        released = [one.result(False, ()) for one in self.cells]
         parts = [
-            f"Single requests match {self.outside} in"
-            f" {len(self.cells) - len(unlike)} of {len(self.cells)} configs",
+            f"As released, single requests match {self.outside} in"
+            f" {released.count('g')} of {len(self.cells)} configs",
             f"with the patches also for {list_configs(repaired)}" if repaired else "",
             f"not for {list_configs(left)}" if left else "",
+            f"{released.count('')} not measured" if "" in released else "",
         ]
         return f"{'; '.join(filter(None, parts))}."
 
@@ -306,8 +313,12 @@ def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
 
 def _cells(found: Mapping[str, Any], kind: str) -> tuple[HeldCell, ...]:
     needs, crashes = (found.get(part, {}).get(kind, {}) for part in ("needs", "crash"))
+    # A cell that ran only with the patches needs those without which an earlier one is red.
+    earlier = dict.fromkeys(id_ for name, ids in needs.items() if name != SAVED for id_ in ids)
     return tuple(
-        HeldCell(name, pair, name in crashes, (*needs.get(name, ()),))
+        HeldCell(
+            name, pair, name in crashes, (*needs.get(name, earlier if pair[0] == "n" else ()),)
+        )
         for name, pair in _pairs(found, kind).items()
     )
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import measure_images
 import pytest
 
-from mlx_patches.auditing import verdict
+from mlx_patches.auditing import screen, verdict
 from mlx_patches.auditing.verdict import Measured, PatchState
 from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
@@ -19,6 +19,7 @@ from mlx_patches.lab.images import published, rules, scenario
 from mlx_patches.lab.runner import Task
 
 IDLE, ACTIVE = PatchState(False), PatchState(True)
+LACKS_SCALE = PatchState(True, frozenset({"of-scale"}))
 
 
 def test_entries_are_complete():
@@ -196,8 +197,39 @@ def test_images_that_were_not_measured_with_the_patches(half):
     expected = "with images was not measured with the patches"
     assert verdict.of_images(half, ACTIVE) == expected and half.exit_code(ACTIVE) == 2
     images = half.as_dict(ACTIVE)["images_solo"]
-    assert images["not_measured_here"] == images["wrong"] == ["model"]
+    assert images["not_measured_here"] == ["load", "model"] and images["wrong"] == ["model"]
     assert not images["wrong_with_patches"] and not images["wrong_here"]
+
+
+@pytest.fixture
+def gated(evidence):
+    """A model whose stages after a wrong one ran only with the patches, which break one of them."""
+    file = store.folder().parent / "images" / "mlx-vlm-9.9.json"
+    found = json.loads(file.read_text())
+    found["without"]["gemma4"] = {"load": "g", "model": "r"}
+    found["with"]["gemma4"] = {"load": "g", "model": "g", "chunks": "g", "batch": "r"}
+    found["needs"] = {"gemma4": {"model": ["of-scale"], "saved": ["of-names"]}}
+    file.write_text(json.dumps(found))
+    return judge_model()
+
+
+@pytest.mark.parametrize(
+    ("here", "text", "wrong", "unmeasured"),
+    [
+        (IDLE, "1 of 4 stages; 2 not measured", ["model"], ["chunks", "batch"]),
+        (LACKS_SCALE, "1 of 4 stages; 2 not measured", ["model"], ["chunks", "batch"]),
+        (PatchState(True, frozenset({"of-names"})), "3 of 4 stages", ["batch"], []),
+        (ACTIVE, "3 of 4 stages", ["batch"], []),
+    ],
+)
+def test_stage_that_did_not_run_does_not_match(gated, here, text, wrong, unmeasured):
+    assert screen.count_matches(gated, gated.shown, "stage", here) == text
+    images = gated.as_dict(here)["images_solo"]
+    assert images["wrong_here"] == wrong and images["wrong"] == ["model"]
+    assert images["not_measured_here"] == unmeasured
+    matches = len(images["stages"]) - len(images["wrong_here"]) - len(images["not_measured_here"])
+    assert text.startswith(f"{matches} of")
+    assert gated.patches == ("of-scale",)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +323,8 @@ def test_stages_that_stay_off():
     }
     assert measure_images.off(one, "a") == (["model", "saved"], ["saved"])
     assert measure_images.off(one, "b") == ([], [])
+    one["with"]["b"] = {"load": "g", "chunks": "r"}
+    assert measure_images.off(one, "b") == ([], ["chunks"])
 
 
 @pytest.mark.parametrize("is_other_faster", [True, False])

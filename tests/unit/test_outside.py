@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from mlx_patches.auditing import screen, verdict
+from mlx_patches.auditing.verdict import Measured, PatchState
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside
 from mlx_patches.evidence.outside import (
@@ -106,6 +108,28 @@ def test_repaired_config_needs_its_patches(evidence):
     assert not by_name["window"].is_open(False, ())
     # Measured only with the patches: no folder of this kind loads without them.
     assert by_name["yarn"].pair == "nr" and by_name["yarn"] in found.defects()
+
+
+def test_config_that_did_not_run_does_not_match(evidence):
+    """Other configs of a spelling run only if its plain config is right."""
+    before, after = {"plain": "r", "plain old": "g"}, {"plain": "g", "plain old": "g"}
+    after |= {"theta": "g", "yarn": "r"}
+    found = write_tiny(evidence, **{"without": {"tiny": before}, "with": {"tiny": after}})
+    assert found.sentence == (
+        "As released, single requests match transformers 5 in 1 of 4 configs;"
+        " with the patches also for current config format; not for rope type yarn; 2 not measured."
+    )
+    measured = Measured({"without": {}}, held=found)
+    one = verdict.judge(measured, "mlx-lm", "9.9", "tiny")
+    for here, text, wrong in (
+        (PatchState(False), "1 of 4 configs; 2 not measured", ["plain"]),
+        (PatchState(True), "3 of 4 configs", ["yarn"]),
+    ):
+        assert screen.count_matches(one, found.cells, "config", here) == text
+        solo = one.as_dict(here)["solo"]
+        assert solo["wrong"] == ["plain"] and solo["wrong_here"] == wrong
+        unmeasured = solo["not_measured_here"]
+        assert text.startswith(f"{solo['configs'] - len(wrong) - unmeasured} of")
 
 
 def test_load_failure_is_crash(evidence):
