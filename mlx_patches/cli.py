@@ -23,6 +23,7 @@ from .options import (
     Command,
     check_seconds,
     complete,
+    complete_scenario,
     hosts_option,
     is_set,
     json_option,
@@ -86,6 +87,7 @@ cli.command_class = Command
 @option(
     "--fail-on",
     metavar="SEVERITY,...",
+    shell_complete=complete("severities"),
     type=read_severities,
     default="wrong-text,crash,security",
     show_default="wrong-text, crash, security",
@@ -415,6 +417,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     "scenarios",
     multiple=True,
     metavar="NAME",
+    shell_complete=complete_scenario,
     help="Only this scenario, or only walks (random programs); repeatable.",
 )
 @option(
@@ -718,7 +721,7 @@ def ps(as_json: bool) -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a shell's completion of commands, ids, models, hosts and profiles.
+    """Print a shell's completion of commands, options and their values.
 
     In ~/.bashrc: eval "$(mlx-patches completion bash)".
     """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from .core.errors import MlxPatchesError
 from .core.files import quote
@@ -14,7 +15,16 @@ from .evidence.words import choose_severities
 
 
 class Option(click.Option):
-    """An option that takes one value: of two different ones, click would ignore the first."""
+    """An option that takes one value: of two different ones, click would ignore the first.
+
+    A shell completes paths, which are described as FILE or FOLDER.
+    """
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        kind = {"FILE": "file", "FOLDER": "dir"}.get(str(self.metavar))
+        if kind:
+            return [CompletionItem(incomplete, type=kind)]
+        return super().shell_complete(ctx, incomplete)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         repeatable = self.multiple
@@ -107,6 +117,21 @@ def complete(kind: str) -> Callable[..., Any]:
         return completion.complete(kind, begun)
 
     return find
+
+
+def complete_scenario(context: Any, parameter: Any, begun: str) -> Any:
+    """Complete a scenario; of a server, a request's parameter."""
+    from .auditing.completion import items
+    from .lab.runner import list_scenarios
+    from .lab.server.parameters import TABLE
+    from .lab.server.runner import HANG_UP
+    from .lab.walks.runner import WALKS
+
+    given = context.params
+    if given.get("server") or given.get("url"):
+        return items((*TABLE, HANG_UP), begun)
+    reference = bool(given.get("reference"))
+    return items((*list_scenarios(reference), *[WALKS] * (not reference)), begun)
 
 
 def read_host(value: str) -> str:

@@ -196,6 +196,15 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
     return [family for family in found if family in wanted]
 
 
+def list_scenarios(reference: bool) -> tuple[str, ...]:
+    """The names of the scenarios; ``reference``: those that compare with transformers."""
+    from .named_scenarios import NAMED
+    from .release_scenarios import RELEASE_SCENARIOS
+    from .scenarios import SCENARIOS
+
+    return (REFERENCE, IMAGES) if reference else (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
+
+
 def tasks(
     models: Sequence[str] = (),
     scenarios: Sequence[str] = (),
@@ -226,16 +235,13 @@ def tasks(
             that has the variant, or a device that cannot be emulated here.
     """
     from .metal_emulated.library import missing
-    from .named_scenarios import NAMED
     from .release_scenarios import RELEASE_SCENARIOS
     from .scenarios import SCENARIOS
     from .variants import VARIANTS, has_variant
 
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
-    every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
-    if reference:
-        every = (REFERENCE, IMAGES)
+    every = list_scenarios(reference)
     scenarios = tuple(map(current_id, scenarios))
     for name in scenarios:
         if name not in every:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -300,6 +301,18 @@ def test_completion_scripts(invoke, shell):
         assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
 
 
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+@pytest.mark.parametrize("begun", ["--fail-on crash,m", "--fail-on=crash,m"])
+def test_fish_completes_values_of_lists(invoke, tmp_path, begun):
+    (tmp_path / "script").write_text(invoke("completion", "fish").out)
+    line = f'source {tmp_path}/script; complete -C "mlx-patches audit {begun}"'
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["fish", "-c", line], capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
+    assert done.stdout.split() == [f"{begun.split(' ')[-1].removesuffix('m')}memory"]
+
+
 @pytest.mark.parametrize("shell", [(), ("tcsh",), ("",)])
 def test_completion_of_no_known_shell(invoke, shell):
     result = invoke("completion", *shell)
@@ -323,6 +336,52 @@ def test_completed_names(site, affected):
     assert names("hosts") == ["mlx_lm.server"]
     assert names("profiles", "s") == ["safe", "security", "server"]
     assert [one.type for one in completion.complete("models", "./")] == ["file"]
+
+
+def complete_line(monkeypatch, capsys, shell, line):
+    """What a shell gets to complete the last word of a command line."""
+    words = line.split(" ")
+    monkeypatch.setenv("_MLX_PATCHES_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
+    with pytest.raises(SystemExit):
+        cli.cli.main(prog_name="mlx-patches", complete_var="_MLX_PATCHES_COMPLETE")
+    return capsys.readouterr().out.split("\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("lab --scenario ", {"left-padded", "features-solo", "streamed", "walks"}),
+        ("lab --reference --scenario ref", {"reference", "reference-images"}),
+        ("lab --server x --scenario s", {"seed", "stop"}),
+        ("audit --fail-on mem", {"memory"}),
+        ("audit --fail-on crash,mem", {"crash,memory"}),
+        ("run --profile safe,sec", {"safe,security"}),
+        ("lab --dtype b", {"bfloat16"}),
+    ],
+)
+def test_completed_values(monkeypatch, capsys, shell, line, values):
+    found = complete_line(monkeypatch, capsys, shell, f"mlx-patches {line}")
+    if shell != "zsh":  # a line for the type, the value and its help each
+        found = [one.partition(",")[2] for one in found]
+    begun = line.split(" ")[-1]
+    assert values <= set(found)
+    assert all(one.startswith(begun) for one in found if one not in ("plain", "_", ""))
+
+
+@pytest.mark.parametrize("name", sorted(cli.cli.commands))
+def test_every_value_completes(name):
+    """Except numbers and free text."""
+    free = {"walks", "seed", "replay", "jobs", "timeout", "server", "url", "command"}
+    command = cli.cli.commands[name]
+    for one in command.params:
+        if getattr(one, "is_flag", False) or one.name in free:
+            continue
+        context = click.Context(command)
+        context.params = {}
+        assert one.shell_complete(context, "") or one.name == "hosts", one.name
 
 
 # -- progress ----------------------------------------------------------------------------------
