@@ -216,15 +216,16 @@ class ModelVerdict:
         """The single requests and the batches with images that are wrong in this environment."""
         return (*self.fails_solo(here), *self.fails_with_images(here), *self.fails_on_images(here))
 
-    def list_unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """The stages that were not measured in this state: an earlier one was wrong, or the patches
-        are in effect and they were measured only without."""
-        found = zip(self.shown, self.results(self.shown, here), strict=True)
+    def list_unmeasured(
+        self, cells: Sequence[outside.HeldCell], here: PatchState
+    ) -> tuple[outside.HeldCell, ...]:
+        """The cells that did not run in this state, often because an earlier one was wrong."""
+        found = zip(cells, self.results(cells, here), strict=True)
         return tuple(one for one, letter in found if not letter)
 
     def may_fail_on_images(self, here: PatchState) -> bool:
         """Whether a stage is wrong as released, and the patches in effect may not repair it."""
-        return any(one.pair[0] == "r" for one in self.list_unmeasured_images(here))
+        return any(one.pair[0] == "r" for one in self.list_unmeasured(self.shown, here))
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
@@ -247,9 +248,9 @@ class ModelVerdict:
         solo = held and {
             "held_against": held.outside,
             "configs": len(held.cells),
-            "not_measured_here": self.results(held.cells, here).count(""),
             "wrong": [one.name for one in self.defects if one.pair[0] == "r"],
             "wrong_here": [one.name for one in self.differs_solo(here)],
+            "not_measured_here": [one.name for one in self.list_unmeasured(held.cells, here)],
         }
         # The second names are the former keys, for one more release.
         return {
@@ -287,7 +288,7 @@ class ModelVerdict:
             "wrong": [one.name for one in self.shown if one.pair[0] == "r"],
             "wrong_with_patches": [one.name for one in self.shown if one.is_red_with_patches],
             "wrong_here": [one.name for one in self.fails_on_images(here)],
-            "not_measured_here": [one.name for one in self.list_unmeasured_images(here)],
+            "not_measured_here": [one.name for one in self.list_unmeasured(self.shown, here)],
         }
 
     def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
