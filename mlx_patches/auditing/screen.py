@@ -1,12 +1,11 @@
 """The output of ``mlx-patches audit``: at most 20 lines of 80 columns, the verdict first."""
 
-import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
-from ..core.files import printable
+from ..core.files import shell_word
 from ..core.model_files import CONSENT
 from ..core.outcome import NOT_NEEDED, Status
 from ..evidence import words
@@ -335,10 +334,10 @@ def _proof(report: Audit) -> str:
         cells = [c.name for c in open_ if "@" not in c.name and c.name not in ("build", "process")]
         which = f" --scenario {cells[0]}" if cells else ""
         if report.model.folder is not None:
-            path = shlex.quote(str(report.model.folder.path))
+            path = shell_word(report.model.folder.path)
             if report.model.folder.own_code:
-                return f"{CONSENT}=1 mlx-patches lab --weights {printable(path)}{which}"
-            return f"mlx-patches lab --config {printable(path)}{which}"
+                return f"{CONSENT}=1 mlx-patches lab --weights {path}{which}"
+            return f"mlx-patches lab --config {path}{which}"
         return f"mlx-patches lab --model {one.family}{which}"
     return ""
 

@@ -77,3 +77,18 @@ def quote(text: object) -> str:
 def printable(text: object) -> str:
     """Text as one line without control characters, which could control a terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def shell_word(text: object) -> str:
+    """Text as one word of a shell's command: one printable line that stands for every character."""
+    import shlex  # not at start-up
+
+    if str(text).isprintable():
+        return shlex.quote(str(text))
+
+    def escape(c: str) -> str:
+        if c.isprintable() and c not in "'\\!":
+            return c
+        return "".join(f"\\{byte:03o}" for byte in os.fsencode(c))
+
+    return f"$'{''.join(map(escape, str(text)))}'"

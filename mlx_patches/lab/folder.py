@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.files import shell_word
 from ..core.model_files import has_consent, read_config
 from ..core.packages import CORE
 from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
@@ -43,7 +44,7 @@ def evidence_of(folder: Path, report: Report = lambda task, rows: None) -> Evide
     if not any(cells for one in found.values() for cells in one["without"].values()):
         raise MlxPatchesError(
             f"no scenario of {folder} finished within {SECONDS:g} s: run"
-            f" mlx-patches lab --config {folder}, which has a longer --timeout"
+            f" mlx-patches lab --config {shell_word(folder)}, which has a longer --timeout"
         )
     return found
 

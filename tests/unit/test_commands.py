@@ -1,5 +1,8 @@
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,26 @@ def test_config_file_means_folder(invoke, llama):
     assert by_folder.out == by_file.out
     assert by_folder.out.startswith("llama ")
     assert f"mlx-patches lab --config '{llama}'\n" in by_folder.out.partition("Proof (minutes):")[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize(
+    "name",
+    ["a\nb", 'it\'s $HOME `id` \\n\n!1 "x"', "tab\tand\x1b[31m7", "\udcff1", "\xa0é", "-x", "~a"],
+)
+def test_proof_of_any_path_is_one_line_to_paste(invoke, llama, name, shell, monkeypatch):
+    folder = llama.rename(llama.with_name(name))
+    monkeypatch.chdir(folder.parent)
+    (line,) = [
+        one for one in invoke("audit", "--model", f"./{name}").out.splitlines() if " lab " in one
+    ]
+    assert line.isprintable()
+    command = line.partition("mlx-patches ")[2]
+    done = subprocess.run(
+        [shutil.which(shell) or pytest.skip(f"needs {shell}"), "-c", f"printf '%s\\0' {command}"],
+        capture_output=True,
+    )
+    assert done.stdout.split(b"\0")[:-1] == [b"lab", b"--config", os.fsencode(name)]
 
 
 @pytest.mark.parametrize(

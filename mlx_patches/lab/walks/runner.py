@@ -11,7 +11,7 @@ from threading import Timer
 from typing import Any
 
 from ...activation.children import module_command
-from ...core.files import printable
+from ...core.files import printable, shell_word
 from ...evidence.words import GREEN, NOT_APPLICABLE, NOT_RUN, RED
 from .. import children, runner
 from ..runner import Row, Task, describe_end
@@ -73,7 +73,7 @@ class Walked:
         flag += " --every-patch" * self.every_patch
         for red in self.reds:
             yield printable(f"{self.family} {mode} the patches, {red.walks} walks: {red.failure}")
-            yield f"    mlx-patches lab {flag} --replay '{printable(red.line)}'"
+            yield f"    mlx-patches lab {flag} --replay {shell_word(red.line)}"
 
 
 def run(
