@@ -19,19 +19,19 @@ BAD = (WRONG, IGNORED)
 SOLO, JOINS = "solo", "joins another"
 STREAMED = {"streamed", "joined by another"}
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "xtc"}
-# The kinds of wrong answers, and what the patches do about them, the worst first.
+# The kinds of wrong answers, and what the patches do about them, the worst first of both.
 KINDS = (
     "wrong: {}",
     "wrong if streamed: {}",
-    "the first request's {} rules the batch",
+    "the whole batch gets the first request's {}",
     "wrong beside other requests: {}",
     "ignored: {}",
 )
-STATES = OPEN, REFUSED_, REPAIRED, UNKNOWN = (
+STATES = OPEN, UNKNOWN, REFUSED_, REPAIRED = (
     "not repaired",
+    "not measured with the patches",
     "refused with the patches",
     "repaired",
-    "not measured with the patches",
 )
 # The options of a command that only serve the lab.
 _OPTION = re.compile(r"--(?:continuous-batching|mllm|draft-model|kv-bits|max-kv-size)\b")
@@ -56,14 +56,15 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
     A parameter has the worst kind and the worst state of all endpoints.
     """
     for part in parts:
-        patched = [(tuple(row[:2]), row[2]) for row in part.get("with", {"rows": ()})["rows"]]
-        states = dict.fromkeys((key for key, verdict in patched if verdict == REFUSED), REFUSED_)
-        states |= dict.fromkeys((key for key, verdict in patched if verdict in BAD), OPEN)
+        # Rows that are right in every context are not kept.
+        patched = {tuple(row[:2]): row for row in part["with"]["rows"]} if "with" in part else None
         found: dict[str, tuple[int, int]] = {}
         for endpoint, parameter, verdict, contexts, _ in part["without"]["rows"]:
             if verdict in BAD:
                 kind = KINDS.index(find_kind(parameter, verdict, contexts))
-                state = states.get((endpoint, parameter), REPAIRED) if "with" in part else UNKNOWN
+                state = UNKNOWN
+                if patched is not None:
+                    state = find_state(contexts, patched.get((endpoint, parameter)))
                 old = found.get(parameter, (len(KINDS), len(STATES)))
                 found[parameter] = min(kind, old[0]), min(STATES.index(state), old[1])
         options = " ".join(_OPTION.findall(part["command"]))
@@ -71,6 +72,17 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
         for both in sorted({*found.values()}):
             names = "; ".join(name for name, one in found.items() if one == both)
             yield f"{where}: {KINDS[both[0]].format(names)}: {STATES[both[1]]}"
+
+
+def find_state(contexts: list[str], patched: list[Any] | None) -> str:
+    """What the patches do about answers that are wrong in these contexts; none: in all of them.
+
+    ``patched``: the parameter's row with the patches; None if all its answers are right.
+    """
+    verdict, others = (patched[2], patched[3]) if patched else (RIGHT, [])
+    if verdict == ABSENT:  # it did not run, perhaps only in other contexts
+        return REPAIRED if others and not set(contexts or [SOLO]) <= {*others} else UNKNOWN
+    return OPEN if verdict in BAD else REFUSED_ if verdict == REFUSED else REPAIRED
 
 
 def find_kind(parameter: str, verdict: str, contexts: list[str]) -> str:

@@ -374,6 +374,15 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
         table.Cell("chat", "top_k", "joins another", RIGHT, "", True),
         table.Cell("chat", "n", "solo", IGNORED, "1 choices", True),
         table.Cell("chat", "typical_p", "solo", REFUSED, "HTTP 400", True),
+        # Right at one endpoint with the patches, and not run at the other.
+        *(table.Cell(place, "format", "solo", IGNORED) for place in ("chat", "completions")),
+        table.Cell("chat", "format", "solo", ABSENT, "needs Metal", True),
+        table.Cell("completions", "format", "solo", RIGHT, "", True),
+        # Not run in a context in which it was right as released.
+        table.Cell("chat", "seed", "solo", WRONG),
+        table.Cell("chat", "seed", "one by one", RIGHT),
+        table.Cell("chat", "seed", "solo", RIGHT, "", True),
+        table.Cell("chat", "seed", "one by one", ABSENT, "no seeds", True),
     ]
     file = tmp_path / "their-server-1.2.json"
     for _ in range(2):
@@ -388,9 +397,11 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
         "ranks [3]",
     ]
     assert list(requests.summary(parts)) == [
+        "requests (--mllm): wrong: seed: repaired",
         "requests (--mllm): wrong if streamed: usage: repaired",
-        "requests (--mllm): the first request's top_k rules the batch: repaired",
+        "requests (--mllm): the whole batch gets the first request's top_k: repaired",
         "requests (--mllm): ignored: n: not repaired",
+        "requests (--mllm): ignored: format: not measured with the patches",
         "requests (--mllm): ignored: typical_p: refused with the patches",
     ]
 
