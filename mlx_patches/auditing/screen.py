@@ -476,11 +476,11 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
 
 
 def _scenario(cell: CellVerdict, wrong_here: bool) -> tuple[str, ...]:
-    with_ = "wrong" if cell.wrong_with_patches else "right"
+    patched = {"g": "right", "r": "wrong", "n": "not applicable"}
     return (
         cell.words,
         cell.severity if cell.wrong else "right",
-        "not measured" if len(cell.pair) == 1 else with_,
+        patched.get(cell.pair[1:], "not measured"),
         "wrong" if wrong_here else "right",
         ", ".join(cell.needs or ()) or ("not traced" if cell.needs is None and cell.wrong else ""),
     )

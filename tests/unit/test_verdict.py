@@ -838,6 +838,22 @@ def test_crash_does_not_hide_wrong_text():
     )
 
 
+@pytest.mark.parametrize(
+    ("pair", "word"),
+    [
+        ("rg", "right"),
+        ("rr", "wrong"),
+        ("rn", "not applicable"),
+        ("r", "not measured"),
+        ("ri", "not measured"),
+    ],
+)
+def test_table_has_the_result_with_the_patches(pair, word):
+    """As the page: a patch that refuses a batch does not make it right."""
+    cell = verdict.CellVerdict("trim", pair, words.WRONG_TEXT, None)
+    assert screen._scenario(cell, True)[2] == word
+
+
 @pytest.mark.parametrize("config", [{"model_type": "qwen3", "rope_theta": 1e6}, None])
 def test_right_config_is_not_blamed(qwen3, config):
     report = qwen3(config)
