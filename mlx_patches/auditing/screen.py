@@ -169,7 +169,8 @@ def facts(report: Audit) -> Iterator[str]:
         wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
         unknown = sum(one.verdict == words.NOT_MEASURED for one in own)
-        changed = f"; {unknown} not measured" if unknown else ""
+        what = "family" if unknown == 1 else "families"
+        changed = f"; {unknown} {what} not measured" if unknown else ""
         changed += f" ({new} with different code)" if new else ""
         repaired = with_patches(still) if wrong else ""
         more = f"{repaired}{_images_of(own)}{_solo_of(own)}{changed}"

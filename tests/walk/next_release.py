@@ -125,7 +125,7 @@ _CONDITIONS = [
             code=2,
             first=r"1 of \d+ known defects of the installed releases is not repaired here",
             also=(
-                r"\d+ not measured \(1 with different code\)",
+                r"\d+ famil(?:y|ies) not measured \(1 with different code\)",
                 r" [\w-]+ +drifted: ",
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
@@ -146,7 +146,7 @@ _CONDITIONS = [
             "mlx-patches audit",
             code=2,
             first="All 54 known defects are repaired here, but some of the code was not measured",
-            also=r"\d+ not measured \(1 with different code\)",
+            also=r"\d+ famil(?:y|ies) not measured \(1 with different code\)",
         ),
         files=copy_package("mlx_lm", helium=HELIUM),
     ),
