@@ -88,6 +88,7 @@ class Audit:
     ``unaudited`` has the reasons why nothing could be audited, ``environment`` is the prefix of the
     audited environment.
     ``measured`` is (device, dtype) if the model's own config was measured for this report.
+    ``accepted`` has the patches whose defects the user accepts.
     """
 
     distributions: tuple[Installed, ...]
@@ -106,6 +107,7 @@ class Audit:
     unaudited: tuple[str, ...] = ()
     environment: str = sys.prefix
     measured: tuple[str, str] | None = None
+    accepted: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         count = sum(map(self.concerns, self.open))
@@ -117,10 +119,11 @@ class Audit:
         """The report, with the defects of these patches marked as left open by choice."""
         names = check_names("patches", "ids", patches)
         ids = {session().registry.find_declared(name).id for name in names}
+        ids &= {one.patch for one in self.outcomes if not one.by_choice}
         outcomes = [
             one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
         ]
-        return replace(self, outcomes=tuple(outcomes))
+        return replace(self, outcomes=tuple(outcomes), accepted=self.accepted | ids)
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
@@ -178,7 +181,8 @@ class Audit:
         # Needed according to the evidence, but no target is installed.
         absent = {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
-        return PatchState(active, frozenset(missing) | absent, partly)
+        some = bool(missing or self.accepted) and not self.active
+        return PatchState(active, frozenset(missing) | absent, partly, some)
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -152,6 +152,8 @@ def facts(report: Audit) -> Iterator[str]:
     yield from (one.finding for one in report.foreign if one.finding)
     for variable in _switches(report, every=False):
         yield f"switched off by {variable}"
+    if accepted := [id_ for id_ in effects(report) if id_ in report.accepted]:
+        yield f"accepted by --ignore: {', '.join(accepted)}"
     if report.model is not None:
         yield from _model_facts(report)
         return

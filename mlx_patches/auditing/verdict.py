@@ -27,11 +27,17 @@ class PatchState(NamedTuple):
         missing: the patches that an installed release needs and that are not in effect.
         partly: the missing patches that are in effect in some modules, and the models' modules
             that lack them.
+        accepts_some: the user accepts the defects of some patches, and no others are in effect.
     """
 
     active: bool
     missing: frozenset[str] = frozenset()
     partly: Mapping[str, Collection[str]] = MappingProxyType({})
+    accepts_some: bool = False
+
+    def repairs(self, needs: Collection[str]) -> bool:
+        """Whether a defect may be repaired or accepted, if none of its ``needs`` is missing."""
+        return self.active and (bool(needs) or not self.accepts_some)
 
     def lacks(self, patch: str, model: "ModelVerdict") -> bool:
         """Whether a patch is missing in code that a model runs."""
@@ -183,14 +189,16 @@ class ModelVerdict:
     def _open(
         self, cells: Iterable[outside.HeldCell], here: PatchState
     ) -> tuple[outside.HeldCell, ...]:
-        return tuple(one for one in cells if one.is_open(here.active, self._missing(one, here)))
+        return tuple(
+            one for one in cells if one.is_open(here.repairs(one.needs), self._missing(one, here))
+        )
 
     def _missing(self, cell: outside.HeldCell, here: PatchState) -> list[str]:
         return [id_ for id_ in cell.needs if here.lacks(id_, self)]
 
     def results(self, cells: Iterable[outside.HeldCell], here: PatchState) -> list[str]:
         """The letters of these cells in this environment; empty if not measured so."""
-        return [one.result(here.active, self._missing(one, here)) for one in cells]
+        return [one.result(here.repairs(one.needs), self._missing(one, here)) for one in cells]
 
     def fails_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The wrong configs that the model has; without its folder, the published ones.
@@ -298,7 +306,7 @@ class ModelVerdict:
             return here.active and any(here.lacks(id_, self) for id_ in cell.needs or ())
         needs = self.patches if cell.needs is None else cell.needs
         if not needs:
-            return not here.active
+            return not here.repairs(needs)
         return any(here.lacks(id_, self) for id_ in needs)
 
     def _sort(self, cells: Any) -> tuple[CellVerdict, ...]:

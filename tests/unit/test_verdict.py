@@ -685,6 +685,25 @@ def test_right_in_batch_wrong_solo(qwen3):
     assert one["wrong_solo"] and one["solo"]["wrong_here"] == ["yarn old"]
 
 
+def test_accepted_defect_hides_no_other(qwen3, monkeypatch):
+    """A single request crashes, which was traced to no patch."""
+
+    def audit_untraced():
+        report = qwen3(NEW)
+        (one,) = report.verdicts
+        defects = tuple(cell._replace(needs=()) for cell in one.defects)
+        return dataclasses.replace(report, verdicts=(dataclasses.replace(one, defects=defects),))
+
+    report = audit_untraced()
+    assert report.exit_code(fail_on=["crash"]) == 1
+    for ids in (["rotating-keep"], report.needed):
+        ignoring = report.ignoring(ids)
+        assert ignoring.exit_code(fail_on=["crash"]) == 1
+        assert "accepted by --ignore: rotating-keep" in screen.facts(ignoring)
+    monkeypatch.setenv("MLX_PATCHES", "0")
+    assert audit_untraced().ignoring(["rotating-keep"]).exit_code(fail_on=["crash"]) == 0
+
+
 @pytest.mark.parametrize(
     ("cell", "message", "codes"),
     [
