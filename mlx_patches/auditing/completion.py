@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from ..activation.profiles import PROFILES
 from ..activation.session import session
 from ..core.distributions import find, source_file
-from ..core.model_types import remapping
+from ..core.model_types import is_helper, remapping
 from ..core.packages import MODEL_PACKAGES, SERVERS
 from ..evidence.words import SEVERITIES
 from .hosts import KNOWN
@@ -43,8 +43,9 @@ def _models() -> Iterable[str]:
     for package in MODEL_PACKAGES:
         yield from remapping(package)
         if file := source_file(package):
-            paths = (*file.parent.glob("[!_]*.py"), *file.parent.glob("[!_]*/__init__.py"))
-            yield from (one.parent.name if one.stem == "__init__" else one.stem for one in paths)
+            modules = file.parent.glob("[!_]*.py")
+            yield from (one.stem for one in modules if not is_helper(one))
+            yield from (one.parent.name for one in file.parent.glob("[!_]*/__init__.py"))
 
 
 def _hosts() -> Iterable[str]:

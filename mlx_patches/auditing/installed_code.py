@@ -38,6 +38,8 @@ class Match(NamedTuple):
         if here.name not in packages:
             which = "it runs code that was not measured"
         elif self.nearest == own:
+            if not {*self.changed} & {*code.modules_of(own)}:
+                return "the lab did not measure this model type"
             which = f"this is not the {here.version} release"
         more = f" and {len(self.changed) - 2} more" if len(self.changed) > 2 else ""
         differ = "differ" if len(self.changed) > 1 else "differs"

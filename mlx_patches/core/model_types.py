@@ -1,6 +1,7 @@
 """Model types: the installed modules that implement one."""
 
 from functools import cache
+from pathlib import Path
 
 from .distributions import source_file
 from .packages import MODEL_PACKAGES
@@ -17,9 +18,24 @@ def implementations(model_type: str) -> dict[str, str]:
         plain = name.replace("-", "_")
         if plain.isidentifier() and not plain.startswith("__") and len(plain) < _MAX_NAME:
             for one in (plain, name):  # the second if both exist
-                if source_file(f"{package}.{one}"):
+                if (file := source_file(f"{package}.{one}")) and not is_helper(file):
                     found[distribution] = one
     return found
+
+
+@cache
+def is_helper(file: Path) -> bool:
+    """Whether a module beside the models, such as ``cache``, has code but no model."""
+    import re  # not at start-up
+
+    if file.name == "__init__.py":
+        return False
+    try:
+        source = file.read_bytes()
+    except OSError:
+        return False
+    model = rb"^(?:class Model\b|Model *=|from [^\n]* import (?:\([^)]*|[^\n(]*)\bModel\b)"
+    return bool(re.search(rb"^(?:class|def) ", source, re.M) and not re.search(model, source, re.M))
 
 
 @cache

@@ -103,6 +103,17 @@ def test_changed_dependency_is_named(release):
     assert auditing.instead(here, [here, Installed("mlx-lm", "1.0")]) == ["mlx-vlm 2.0"]
 
 
+def test_unmeasured_model_type_is_no_changed_release(release):
+    """A release has models that the lab does not run, such as encoders."""
+    release.write("mlx_lm/models/bert.py", "class Model: pass\n")
+    here = Installed("mlx-lm", "1.1")
+    note = auditing.match_family(here, "bert").note(here)
+    assert note == "the lab did not measure this model type"
+    release.write("mlx_lm/models/toy.py", "changed = True\n")
+    note = auditing.match_family(here, "toy").note(here)
+    assert note.startswith("this is not the 1.1 release: mlx_lm.models.toy")
+
+
 def test_older_code_has_older_evidence(release):
     release.write("mlx_lm/models/toy.py", OLD["mlx_lm.models.toy"])
     assert sets("1.1") == {"toy": "mlx-lm 1.0", "other": "mlx-lm 1.1"}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.auditing import models
+from mlx_patches.auditing import completion, models
 from mlx_patches.core import distributions, model_files, model_types
 
 
@@ -60,6 +60,32 @@ def test_huge_config_is_refused(tmp_path, monkeypatch):
     write(tmp_path, config={"model_type": "something"})
     with pytest.raises(MlxPatchesError, match="larger than 10 bytes"):
         models.read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_helper"),
+    [
+        ("class KVCache:\n    pass\n", True),
+        ("def create_mask(model):\n    return Model\n", True),
+        ("class Model(Module):\n    pass\n", False),
+        ("from .llama import Model, ModelArgs\n\n\nclass Own:\n    pass\n", False),
+        ("from .llama import (\n    ModelArgs,\n    Model,\n)\n\n\ndef f():\n    pass\n", False),
+        ("class Own:\n    pass\n\n\nModel = Own\n", False),
+    ],
+)
+def test_module_without_model_is_helper(tmp_path, code, is_helper):
+    (tmp_path / "toy.py").write_text(code)
+    assert model_types.is_helper(tmp_path / "toy.py") is is_helper
+
+
+def test_helper_is_no_model_type(site):
+    site.install("mlx-lm", "0.32.2")
+    site.write("mlx_lm/models/cache.py", "class KVCache:\n    pass\n")
+    site.write("mlx_lm/models/llama.py", "class Model:\n    pass\n")
+    assert model_types.implementations("llama") == {"mlx-lm": "llama"}
+    assert model_types.implementations("cache") == {}
+    found = [one.value for one in completion.complete("models", "")]
+    assert "llama" in found and "cache" not in found
 
 
 def test_remapped_types(tmp_path, monkeypatch):
