@@ -33,6 +33,10 @@ from .requests import Request, Requests
 logger = logging.getLogger("mlx_patches")
 
 
+# The start of a reason: what `enable` or `run` was given leaves a patch out.
+LEFT_OUT = "not in the profile "
+
+
 class Session:
     """The patches that this process requested. Repeated requests have no effect.
 
@@ -279,6 +283,19 @@ class Session:
         """The optional patches that this environment requests, by id or by a profile."""
         names = settings.profile() or started.profile or profiles.DEFAULT
         return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
+
+    def why_left_out(self, patch_id: str) -> str:
+        """Why patched processes here lack a patch: nothing requests it; else empty."""
+        always = patch_id in self.matrix.always
+        if self.active:
+            followed = not always and any(request.by_model for request in self._requests.held)
+            return "" if followed or self._is_requested(patch_id) else "not requested here"
+        names = settings.profile() or started.profile or profiles.DEFAULT
+        chosen = self._choose(names)
+        has = chosen.has_area(self.registry.area(patch_id)) if always else chosen.models
+        if has or patch_id in self.optional_requested():
+            return ""
+        return f"switched off by {settings.PROFILE}" if settings.profile() else LEFT_OUT + names
 
     def _log_once(self) -> None:
         layers = self._layers()

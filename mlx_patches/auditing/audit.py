@@ -413,6 +413,8 @@ def _describe_unrequested(
         reason = off
     elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"
+    elif active and (left_out := current.why_left_out(patch.id)):
+        reason = left_out
     elif active:
         status, by_choice = Status.PENDING, False
         always = patch.id in current.matrix.always

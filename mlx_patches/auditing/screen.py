@@ -4,7 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..activation.session import session
+from ..activation.session import LEFT_OUT, session
 from ..core.files import shell_word
 from ..core.model_files import CONSENT
 from ..core.outcome import NOT_NEEDED, Status
@@ -90,8 +90,9 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
             dropped += 1
         room = left - rows(facts, width)
     shown, hidden = _repairs(report, room, width)
-    more = {"fact": dropped} | hidden
-    counts = ", ".join(_many(number, *kind.split("/")) for kind, number in more.items() if number)
+    more = {"fact/facts": dropped} | hidden
+    found = ((number, kind.split("/")) for kind, number in more.items() if number)
+    counts = ", ".join(f"{number} {kind[number > 1]}" for number, kind in found)
     shown += _wrap([f"  More (-v): {counts}"] * bool(counts), width, _INDENT)
     return [*head, *facts, *shown, "", *bottom]
 
@@ -152,6 +153,8 @@ def facts(report: Audit) -> Iterator[str]:
     yield from (one.finding for one in report.foreign if one.finding)
     for variable in _switches(report, every=False):
         yield f"switched off by {variable}"
+    if profile := _narrow_profile(report):
+        yield f"enabled with a profile that leaves patches out: {profile}"
     if accepted := [id_ for id_ in effects(report) if id_ in report.accepted]:
         yield f"accepted by --ignore: {', '.join(accepted)}"
     if report.model is not None:
@@ -263,7 +266,11 @@ def _repairs(report: Audit, room: int | None, width: int) -> tuple[list[str], di
         left -= 1
     active = 0 if report.model or not report.open else len(report.needed) - len(report.open)
     others = len(set(report.open) - set(found))
-    hidden = {"patch/es": left, "server or cache patch/es": others, "patch/es in effect": active}
+    hidden = {
+        "patch/patches": left,
+        "server or cache patch/server or cache patches": others,
+        "patch in effect/patches in effect": active,
+    }
     return [""] * bool(listed) + listed, hidden
 
 
@@ -281,7 +288,10 @@ def commands(report: Audit) -> list[str]:
     repaired += [not words.is_red(cell.pair) for cell in held]
     repairable = not here.active and any(repaired)
     needed = any(map(report.concerns, fixable))
-    if not needed and (variables := _switches(report, every=repairable)):
+    if not needed and _narrow_profile(report):
+        limits = "".join(f" --host {name}" for name in report.host.split(", ") if name)
+        commands.append(f"Fix:   mlx-patches enable{limits} --profile safe")
+    elif not needed and (variables := _switches(report, every=repairable)):
         commands.append(f"Fix:   unset {' '.join(variables)}")
     elif repairable or needed:
         host = report.host_report
@@ -316,6 +326,13 @@ def _switches(report: Audit, every: bool) -> list[str]:
     before = "switched off by "
     off = (o for o in report.outcomes if o.by_choice and (every or report.concerns(o.patch)))
     return list(dict.fromkeys(o.reason.rpartition(before)[2] for o in off if before in o.reason))
+
+
+def _narrow_profile(report: Audit) -> str:
+    """The profile of this environment, if it leaves out patches that the report needs."""
+    reasons = (o.reason for o in report.outcomes if o.by_choice and report.concerns(o.patch))
+    found = (one.removeprefix(LEFT_OUT) for one in reasons if one.startswith(LEFT_OUT))
+    return next(found, "")
 
 
 def _proof(report: Audit) -> str:

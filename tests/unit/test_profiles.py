@@ -5,9 +5,12 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, profiles, run, started
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import Session
+from mlx_patches.auditing import screen
 from mlx_patches.core.contribution import Host
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
+
+from .conftest import patch_of, session_for
 
 
 @pytest.fixture
@@ -109,3 +112,46 @@ def test_safe_by_default(monkeypatch):
         assert started.profile == "safe"
     finally:
         boot.stop()
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_always", "area", "is_in"),
+    [
+        ("security", True, "caches", False),
+        ("server", True, "caches", False),
+        ("server", True, "server", True),
+        ("batch", True, "caches", True),
+        ("batch,server", True, "server", True),
+        ("safe", True, "caches", True),
+        ("security", False, "models", False),
+        ("server", False, "models", False),
+        ("batch", False, "models", True),
+    ],
+)
+def test_audit_knows_the_enabled_profile(monkeypatch, fake, profile, is_always, area, is_in):
+    """A patch that the profile leaves out is not repaired, but by choice."""
+    current = session_for(patch_of("attend"), always=["fix"] if is_always else [])
+    monkeypatch.setattr(activation, "_session", current)
+    monkeypatch.setattr(current.registry, "area", lambda id_: area)
+    monkeypatch.setattr(started, "profile", profile)
+    monkeypatch.setattr(boot, "active", lambda: True)
+    report = mlx_patches.audit()
+    (one,) = report.outcomes
+    assert (one.status == "pending", one.by_choice) == (is_in, not is_in)
+    assert report.exit_code() == 0 and report.exit_code(strict=True) == (not is_in)
+    lines = screen.lines(report)
+    assert ("by choice" in lines[0]) is not is_in
+    fact = f"  enabled with a profile that leaves patches out: {profile}"
+    assert (fact in lines) is not is_in
+    assert ("Fix:   mlx-patches enable --profile safe" in lines) is not is_in
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", profile)
+    lines = screen.lines(mlx_patches.audit())
+    assert ("Fix:   unset MLX_PATCHES_PROFILE" in lines) is not is_in
+
+
+def test_audit_knows_what_the_program_requested(monkeypatch, affected):
+    """Patches that no request of this process names stay out."""
+    mlx_patches.apply(patches=[])
+    assert mlx_patches.audit().outcomes[0].status == "disabled"
+    mlx_patches.apply()
+    assert mlx_patches.audit().outcomes[0].status in ("pending", "applied")
