@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..activation.session import session
 from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import read_packaged
@@ -21,8 +22,9 @@ SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 class Recommendation:
     """Release sets, newest first, for one model of one distribution.
 
-    ``green`` sets are right without the patches, ``repaired`` ones with them, ``red`` ones wrong
-    with them. ``other`` has the sets that cannot batch or were not measured, by verdict.
+    ``green`` sets are right without the patches, also in single requests; ``repaired`` ones with
+    them, ``red`` ones wrong with them. ``other`` has the sets that cannot batch or were not
+    measured, by verdict.
     ``best_green`` is the newest of ``green``, ``best_repaired`` the newest of both; with a host,
     only sets that its requirements admit count.
     """
@@ -51,13 +53,19 @@ class Recommendation:
 
     @property
     def with_images(self) -> dict[str, str]:
-        """Release set to why a batch with images stays wrong with the patches."""
-        why = outside.IMAGES_WHY.get(self.family, "")
-        return {
-            name: why
-            for name in self.versions
-            if any(one.is_open(True, ()) for one in outside.with_images(name, self.family))
-        }
+        """Release set to what stays wrong with images with the patches, and why."""
+        found = {}
+        for name in self.versions:
+            wrong = []
+            if any(one.is_open(True, ()) for one in outside.with_images(name, self.family)):
+                wrong.append(outside.IMAGES_WHY.get(self.family, "in a batch"))
+            pictures = outside.pictures(name, self.family)
+            cells = pictures.cells() if pictures else ()
+            if stages := [one.name for one in cells if one.is_open(True, ())]:
+                wrong.append(f"single requests ({', '.join(stages)})")
+            if wrong:
+                found[name] = "; ".join(wrong)
+        return found
 
     @property
     def by_word(self) -> dict[str, tuple[str, ...]]:
@@ -109,6 +117,8 @@ def recommend(
             if not are_all_within(own, one["versions"]):
                 refused = True
                 continue
+            if result == GREEN and is_wrong_beside(name, family):
+                result = REPAIRED
             if result in by_result:
                 by_result[result] += (name,)
                 versions[name] = one["versions"]
@@ -122,6 +132,29 @@ def recommend(
         results = (distribution, family, green, repaired, red)
         found.append(Recommendation(*results, best[0], best[1], versions, other))
     return found
+
+
+def is_wrong_beside(release: str, family: str) -> bool:
+    """Whether single requests, or batches with images, are wrong in a release as released."""
+    held, prefill, images = outside.beside(release, family)
+    pictures = outside.pictures(release, family)
+    cells = [one for one in (held.defects() if held else ()) if one.is_usual]
+    cells += [*([prefill] if prefill else ()), *images, *(pictures.cells() if pictures else ())]
+    is_red = any(one.result(False, ()) == "r" for one in cells)
+    return is_red or bool(list_wrong_solo(release, family))
+
+
+def list_wrong_solo(release: str, family: str) -> list[str]:
+    """The patches without which a family's single requests are wrong in a release."""
+    current = session()
+    return list_affected(release, (one.id for one in current.registry.wrong_solo.get(family, ())))
+
+
+def list_affected(release: str, ids: Iterable[str]) -> list[str]:
+    """The patches whose defect a release has."""
+    distribution, version = release.split()
+    rules = {id_: session().matrix.rule(id_, distribution) for id_ in ids}
+    return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
 def list_families() -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
+from ..auditing.recommend import list_affected, list_wrong_solo
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence import outside, words
@@ -156,7 +157,7 @@ def _cell(
     return {
         "result": PARTLY if found == words.RED and repaired else found,
         # Not part of the result: scenarios only compare a batch with a single request.
-        "solo": _wrong_solo(family, one["set"]),
+        "solo": list_wrong_solo(one["set"], family),
         "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
@@ -176,7 +177,7 @@ def _cell(
         ],
         "results": {place: words.family_result(cells) for place, cells in by_place.items()},
         "metal": list((metal_branches(one["set"]) or {}).get(family, ())),
-        "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
+        "row": list_affected(one["set"], matrix.patches_for(family, one["set"].split()[0]))
         if found in (words.RED, words.REPAIRED) and not traced
         else [],
     }
@@ -190,21 +191,10 @@ def results_of(one: Mapping[str, Any]) -> dict[str, str]:
     results = {family: words.family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {
         family: words.REPAIRED
-        if result == words.GREEN and _wrong_solo(family, one["set"])
+        if result == words.GREEN and list_wrong_solo(one["set"], family)
         else result
         for family, result in results.items()
     }
-
-
-def _wrong_solo(family: str, release: str) -> list[str]:
-    """The patches without which a family's single requests are wrong in a release."""
-    return _applying([p.id for p in session().registry.wrong_solo.get(family, ())], release)
-
-
-def _applying(ids: Iterable[str], release: str) -> list[str]:
-    distribution, version = release.split()
-    rules = {id_: session().matrix.rule(id_, distribution) for id_ in ids}
-    return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
 def _scenario(name: str) -> dict[str, str]:

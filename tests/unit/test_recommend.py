@@ -31,6 +31,21 @@ def test_order_and_results():
     assert found.best_repaired == "mlx-lm 0.31.3"
 
 
+def test_wrong_single_requests_are_not_right_as_released():
+    """As the audit: Molmo 2's batches match its single requests, which are wrong."""
+    (found,) = recommend.recommend({"mlx-vlm": "molmo2"})
+    assert found.green == () and found.best_green is None
+    assert "mlx-vlm 0.7.10" in found.repaired
+    assert found.best_repaired == "mlx-vlm 0.7.10"
+
+
+def test_stages_of_images_that_stay_wrong_are_named():
+    (found,) = recommend.recommend({"mlx-vlm": "paligemma"})
+    assert found.with_images["mlx-vlm 0.6.5"] == "single requests (chunks)"
+    assert "mlx-vlm 0.7.10" not in found.with_images
+    assert "mlx-vlm 0.6.5" in found.as_dict()["wrong_with_images"]
+
+
 def test_host_limits(monkeypatch):
     monkeypatch.setattr(recommend, "host_limits", lambda host: {"mlx-lm": ">=0.31", "mlx": ""})
     (found,) = recommend.recommend({"mlx-lm": "a"}, host="x", summary=SUMMARY)
