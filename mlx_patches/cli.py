@@ -645,7 +645,12 @@ def _releases(model: str, host: str) -> list[Any]:
     families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     if found := recommend(families, host or None):
         return list(found)
-    close = hint(model, list_families())
+    known = list_families()
+    if not {*known}.isdisjoint(families.values()):
+        raise MlxPatchesError(
+            f"{quote(model)} was measured in no release; run mlx-patches lab --config FOLDER"
+        )
+    close = hint(model, known)
     raise MlxPatchesError(f"the lab has no evidence for model {quote(model)!r}{close}")
 
 

@@ -66,6 +66,12 @@ def test_bug_report_is_short(invoke, affected, monkeypatch):
     assert len(done.out.encode()) <= formats.MAX_REPORT + 1
 
 
+def test_family_without_a_measured_release(invoke):
+    done = invoke("recommend", "nemotron_parse")
+    problem = "nemotron_parse was measured in no release; run mlx-patches lab --config FOLDER"
+    assert (done.code, done.out, done.err) == (2, "", f"mlx-patches: {problem}\n")
+
+
 def test_config_file_means_folder(invoke, llama):
     by_folder = invoke("audit", "--model", str(llama))
     by_file = invoke("audit", "--model", str(llama / "config.json"))
