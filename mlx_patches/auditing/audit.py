@@ -28,7 +28,7 @@ from ..core.patch import Patch, Target
 from ..core.record import fields
 from ..core.resolve import in_file
 from ..evidence.store import place_measured
-from ..evidence.words import FAIL_ON, SEVERITIES, choose_severities
+from ..evidence.words import FAIL_ON, NOT_MEASURED, SEVERITIES, choose_severities
 from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
 from .models import ModelFolder, find_unused_stops, folder_of, to_name, unknown_type
@@ -325,6 +325,7 @@ def audit(
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
+    ran = any(one.verdict != NOT_MEASURED for one in verdicts)
     broken = tuple(b for b in matrix.broken_sets if b.matches(versions))
     host_report = None
     if host is not None:
@@ -351,7 +352,7 @@ def audit(
         unaudited=preflight.explain_unaudited(
             current, relevant, report.families if report else {}, _list_declared
         ),
-        measured=next(map(place_measured, evidence.values()), None) if evidence else None,
+        measured=next(map(place_measured, (evidence or {}).values()), None) if ran else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 

@@ -121,11 +121,22 @@ def run_audit(capsys):
     return run
 
 
-def test_audit_uses_measurement(run_audit, measured, site, tmp_path):
+@pytest.fixture
+def release(site):
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3")
     for module in ("models/cache", "models/llama", "generate"):
         site.write(f"mlx_lm/{module}.py")
+
+
+def test_folder_that_was_not_built_is_measured_nowhere(run_audit, measured, release, tmp_path):
+    measured("say('build', 'not-built', 'its code needs consent', None)")
+    code, seen = run_audit("--model", str(tmp_path), "--measure")
+    assert code == 2 and "llama was not measured in mlx-lm 0.31.3" in seen.out
+    assert "\nNot measured.\n" in seen.out and "Measured now" not in seen.out
+
+
+def test_audit_uses_measurement(run_audit, measured, release, tmp_path):
     measured("say('left-padded', 'red', 'differs'); say('extend'); say('filter')")
     code, seen = run_audit("--model", str(tmp_path), "--measure", "--json")
     (one,) = json.loads(seen.out)["verdicts"]
