@@ -2,6 +2,8 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import recommend
+from mlx_patches.evidence import outside
+from mlx_patches.evidence.outside import HeldCell, Picture, Pictures
 
 
 def release_set(mlx, name, **families):
@@ -39,11 +41,16 @@ def test_wrong_single_requests_are_not_right_as_released():
     assert found.best_repaired == "mlx-vlm 0.7.10"
 
 
-def test_stages_of_images_that_stay_wrong_are_named():
-    (found,) = recommend.recommend({"mlx-vlm": "paligemma"})
-    assert found.with_images["mlx-vlm 0.6.5"] == "single requests (chunks)"
-    assert "mlx-vlm 0.7.10" not in found.with_images
-    assert "mlx-vlm 0.6.5" in found.as_dict()["wrong_with_images"]
+def test_stages_of_images_that_stay_wrong_are_named(monkeypatch):
+    cells = (HeldCell("load", "gg"), HeldCell("model", "rg"), HeldCell("chunks", "nr"))
+    pictures = Pictures("transformers 5", (Picture("a", {}, "", cells),))
+    monkeypatch.setattr(
+        outside, "pictures", lambda name, family: pictures if name == "mlx-lm 0.30.7" else None
+    )
+    (found,) = recommend.recommend({"mlx-lm": "a"}, summary=SUMMARY)
+    assert found.with_images == {"mlx-lm 0.30.7": "single requests (chunks)"}
+    assert found.as_dict()["wrong_with_images"] == ["mlx-lm 0.30.7"]
+    assert found.green == ()  # `model` is wrong as released
 
 
 def test_host_limits(monkeypatch):
