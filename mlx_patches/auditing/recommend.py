@@ -117,7 +117,7 @@ def recommend(
             if not are_all_within(own, one["versions"]):
                 refused = True
                 continue
-            if result == GREEN and is_wrong_beside(name, family):
+            if result == GREEN and list_wrong_beside(name, family):
                 result = REPAIRED
             if result in by_result:
                 by_result[result] += (name,)
@@ -134,14 +134,20 @@ def recommend(
     return found
 
 
-def is_wrong_beside(release: str, family: str) -> bool:
-    """Whether single requests, or batches with images, are wrong in a release as released."""
+def list_wrong_beside(release: str, family: str) -> list[str]:
+    """What is wrong as released besides the lab's scenarios of batches."""
     held, prefill, images = outside.beside(release, family)
     pictures = outside.pictures(release, family)
-    cells = [one for one in (held.defects() if held else ()) if one.is_usual]
-    cells += [*([prefill] if prefill else ()), *images, *(pictures.cells() if pictures else ())]
-    is_red = any(one.result(False, ()) == "r" for one in cells)
-    return is_red or bool(list_wrong_solo(release, family))
+    usual = [one for one in (held.defects() if held else ()) if one.is_usual]
+    parts = {
+        "single requests": usual,
+        "decoding after a prefill": [prefill] if prefill else [],
+        "batches with images": images,
+        "single requests with images": pictures.cells() if pictures else (),
+    }
+    wrong = [k for k, cells in parts.items() if any(c.result(False, ()) == "r" for c in cells)]
+    solo = [next(iter(parts))] if list_wrong_solo(release, family) else []
+    return list(dict.fromkeys([*solo, *wrong]))
 
 
 def list_wrong_solo(release: str, family: str) -> list[str]:

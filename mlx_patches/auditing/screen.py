@@ -170,7 +170,7 @@ def facts(report: Audit) -> Iterator[str]:
             none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
             yield f"{release}: not measured; each patch is judged by the code it changes{none}"
             continue
-        solo = sum(one.result == words.GREEN and bool(one.measured.solo) for one in own)
+        solo = sum(one.result == words.GREEN and one.is_wrong_beside(_released(own)) for one in own)
         wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
         unknown = sum(one.verdict == words.NOT_MEASURED for one in own)
@@ -201,11 +201,14 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
     return text if wrong else ""
 
 
+def _released(verdicts: Sequence[ModelVerdict]) -> PatchState:
+    return PatchState(False, frozenset(id_ for one in verdicts for id_ in one.patches))
+
+
 def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many of the families whose single requests were compared are wrong in one."""
     measured = [one for one in verdicts if one.measured.compares_single]
-    released = PatchState(False, frozenset(id_ for one in measured for id_ in one.patches))
-    wrong = [one for one in measured if one.is_wrong_solo(released)]
+    wrong = [one for one in measured if one.is_wrong_solo(_released(measured))]
     still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
     text = f"; single requests: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
     return text if wrong else ""
@@ -221,7 +224,10 @@ def _effects_of(verdicts: Sequence[ModelVerdict], solo: int) -> str:
         if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
     texts = {"wrong-text": "with wrong text", "crash": "with crashes", "memory": "with leaks"}
-    texts |= {"engine": "only in the release's own engine", "solo": "only in single requests"}
+    texts |= {
+        "engine": "only in the release's own engine",
+        "solo": "only in single requests or with images",
+    }
     parts = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
     return f" ({', '.join(parts)})" if parts else ""
 

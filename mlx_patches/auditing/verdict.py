@@ -224,6 +224,10 @@ class ModelVerdict:
         """The single requests and the batches with images that are wrong in this environment."""
         return (*self.fails_solo(here), *self.fails_with_images(here), *self.fails_on_images(here))
 
+    def is_wrong_beside(self, here: PatchState) -> bool:
+        """Whether single requests or batches with images are wrong in this environment."""
+        return self.wrong_solo(here) or bool(self.fails_beside(here))
+
     def list_unmeasured(
         self, cells: Sequence[outside.HeldCell], here: PatchState
     ) -> tuple[outside.HeldCell, ...]:

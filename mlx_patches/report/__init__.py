@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.recommend import list_affected, list_wrong_solo
+from ..auditing.recommend import list_affected, list_wrong_beside, list_wrong_solo
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence import outside, words
@@ -145,20 +145,25 @@ def _cell(
 ) -> dict[str, Any]:
     matrix = session().matrix
     found = words.family_result(pairs)
+    held = outside.find_compared(one["set"], family)
+    beside = list_wrong_beside(one["set"], family)
+    texts = [held.sentence if held else "", f"Wrong as released: {', '.join(beside)}."]
     by_place: dict[str, dict[str, str]] = {}
     for name, pair in pairs.items():
         by_place.setdefault(_place(name), {})[name] = pair
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
+    result = PARTLY if found == words.RED and repaired else found
+    result = words.REPAIRED if found == words.GREEN and beside else result
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
     without, with_ = (
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "result": PARTLY if found == words.RED and repaired else found,
+        "result": result,
         # Not part of the result: scenarios only compare a batch with a single request.
         "solo": list_wrong_solo(one["set"], family),
-        "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
+        "held": " ".join(filter(None, texts[: 1 + bool(beside)])),
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "details": {
@@ -186,12 +191,12 @@ def _cell(
 def results_of(one: Mapping[str, Any]) -> dict[str, str]:
     """Family to its result in a set; also counted in docs/findings.md and its chart.
 
-    A family that is right in a batch is ``repaired`` if a single request is wrong unpatched.
+    A family that is right in a batch is ``repaired`` if it is wrong in another way unpatched.
     """
     results = {family: words.family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {
         family: words.REPAIRED
-        if result == words.GREEN and list_wrong_solo(one["set"], family)
+        if result == words.GREEN and list_wrong_beside(one["set"], family)
         else result
         for family, result in results.items()
     }

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError, report
 from mlx_patches.auditing.audit import Audit
 from mlx_patches.cli import cli, main
-from mlx_patches.evidence import store
+from mlx_patches.evidence import store, words
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
@@ -72,6 +72,16 @@ def test_families_and_results():
     before, after = families["red"][0]["details"]["trim"]
     assert shown["details"][before] == shown["details"][after] == "dies [[data]]"
     assert families["red"][0]["details"]["engine"][1] == -1
+
+
+def test_what_is_wrong_beside_the_scenarios_is_named():
+    """Molmo's batches of texts are right, and those with images wrong."""
+    one = store.load_set("mlx-vlm 0.7.10")
+    (shown,) = (p for p in report.content([one])["packages"] if p["name"] == "mlx-vlm")
+    (cell,) = (cell for cell in shown["families"]["molmo"] if cell)
+    assert words.family_result(store.pairs_of(one, "molmo")) == words.GREEN
+    assert cell["result"] == report.results_of(one)["molmo"] == words.REPAIRED
+    assert cell["held"].endswith("Wrong as released: batches with images.")
 
 
 def test_solo_defect_names_patches():
