@@ -33,7 +33,7 @@ from .requests import Request, Requests
 logger = logging.getLogger("mlx_patches")
 
 
-# The start of a reason: what `enable` or `run` was given leaves a patch out.
+# The start of a reason: the profile of `enable` or `run` omits a patch.
 LEFT_OUT = "not in the profile "
 
 

@@ -154,7 +154,7 @@ def facts(report: Audit) -> Iterator[str]:
     for variable in _switches(report, every=False):
         yield f"switched off by {variable}"
     if profile := _narrow_profile(report):
-        yield f"enabled with a profile that leaves patches out: {profile}"
+        yield f"enabled with a profile that omits patches: {profile}"
     if accepted := [id_ for id_ in effects(report) if id_ in report.accepted]:
         yield f"accepted by --ignore: {', '.join(accepted)}"
     if report.model is not None:
@@ -170,7 +170,9 @@ def facts(report: Audit) -> Iterator[str]:
             none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
             yield f"{release}: not measured; each patch is judged by the code it changes{none}"
             continue
-        solo = sum(one.result == words.GREEN and one.is_wrong_beside(_released(own)) for one in own)
+        solo = sum(
+            one.result == words.GREEN and one.is_wrong_beside(_make_released(own)) for one in own
+        )
         wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
         unknown = sum(one.verdict == words.NOT_MEASURED for one in own)
@@ -201,14 +203,14 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
     return text if wrong else ""
 
 
-def _released(verdicts: Sequence[ModelVerdict]) -> PatchState:
+def _make_released(verdicts: Sequence[ModelVerdict]) -> PatchState:
     return PatchState(False, frozenset(id_ for one in verdicts for id_ in one.patches))
 
 
 def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many of the families whose single requests were compared are wrong in one."""
     measured = [one for one in verdicts if one.measured.compares_single]
-    wrong = [one for one in measured if one.is_wrong_solo(_released(measured))]
+    wrong = [one for one in measured if one.is_wrong_solo(_make_released(measured))]
     still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
     text = f"; single requests: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
     return text if wrong else ""
@@ -335,7 +337,7 @@ def _switches(report: Audit, every: bool) -> list[str]:
 
 
 def _narrow_profile(report: Audit) -> str:
-    """The profile of this environment, if it leaves out patches that the report needs."""
+    """The profile of this environment, if it omits patches that the report needs."""
     reasons = (o.reason for o in report.outcomes if o.by_choice and report.concerns(o.patch))
     found = (one.removeprefix(LEFT_OUT) for one in reasons if one.startswith(LEFT_OUT))
     return next(found, "")

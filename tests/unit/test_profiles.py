@@ -141,7 +141,7 @@ def test_audit_knows_the_enabled_profile(monkeypatch, fake, profile, is_always, 
     assert report.exit_code() == 0 and report.exit_code(strict=True) == (not is_in)
     lines = screen.lines(report)
     assert ("by choice" in lines[0]) is not is_in
-    fact = f"  enabled with a profile that leaves patches out: {profile}"
+    fact = f"  enabled with a profile that omits patches: {profile}"
     assert (fact in lines) is not is_in
     assert ("Fix:   mlx-patches enable --profile safe" in lines) is not is_in
     monkeypatch.setenv("MLX_PATCHES_PROFILE", profile)
