@@ -391,8 +391,7 @@ def single_requests(report: Audit) -> list[str]:
         held = one.measured.held
         if held and held.comparable:
             count = count_matches(one, held.cells, "config", here)
-            more = "" if count.startswith(f"{len(held.cells)} of") else " (others: -v)"
-            found[f"match {held.outside} in {count}{more}"] = one.release
+            found[f"match {held.outside} in {_add_hint(count)}"] = one.release
         elif held:
             found[f"could not be compared with {held.outside}"] = one.release
     if not found:
@@ -410,7 +409,7 @@ def _images(report: Audit) -> list[str]:
         pictures = one.measured.pictures
         if pictures and one.shown:
             stages = count_matches(one, one.shown, "stage", report.here())
-            return [f"Images match {pictures.outside} in {stages}."]
+            return [f"Images match {pictures.outside} in {_add_hint(stages)}."]
         if pictures:
             return ["Images were not compared with transformers (--json has the reason)."]
     return []
@@ -421,6 +420,23 @@ def count_matches(one: ModelVerdict, cells: Sequence[HeldCell], kind: str, here:
     letters = one.results(cells, here)
     unknown = f"; {letters.count('')} not measured" if "" in letters else ""
     return f"{letters.count('g')} of {_many(len(letters), kind)}{unknown}"
+
+
+def _add_hint(count: str) -> str:
+    """Where the others are listed, unless all match."""
+    matches, _, total, *_ = count.split()
+    return count if matches == total else f"{count} (others: -v)"
+
+
+def _list_stages(one: ModelVerdict, here: PatchState) -> str:
+    """The stages of images that do not match here; empty if all do."""
+    found = {
+        "differ": one.fails_on_images(here),
+        "were not measured": one.list_unmeasured(one.shown, here),
+    }
+    return "; ".join(
+        f"{', '.join(cell.name for cell in cells)} {what}" for what, cells in found.items() if cells
+    )
 
 
 def _describe_places(
@@ -476,6 +492,8 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
         for one in report.verdicts:
             if held := one.measured.held:
                 yield f"{one.release}: {held.sentence}"
+            if stages := _list_stages(one, report.here()):
+                yield f"{one.release}, images: {stages}"
             if metal := one.measured.metal:
                 yield f"Metal-only code in {one.release}: {', '.join(metal)}"
             heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")

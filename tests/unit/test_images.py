@@ -230,6 +230,8 @@ def test_stage_that_did_not_run_does_not_match(gated, here, text, wrong, unmeasu
     matches = len(images["stages"]) - len(images["wrong_here"]) - len(images["not_measured_here"])
     assert text.startswith(f"{matches} of")
     assert gated.patches == ("of-scale",)
+    stages = screen._list_stages(gated, here)
+    assert all(name in stages for name in (*wrong, *unmeasured)) and "load" not in stages
 
 
 @pytest.mark.parametrize(
