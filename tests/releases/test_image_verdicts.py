@@ -51,11 +51,11 @@ def write_configs(kind: str, folder: Path) -> tuple[Path, Path]:
 
 
 def list_wrong(kind: str, is_saved: bool) -> dict[str, list[str]]:
-    """The wrong stages without the patches, and with them."""
+    """The wrong stages without the patches, and with them; some run only with them."""
     before, after = (EVIDENCE[part].get(kind, {}) for part in ("without", "with"))
     stages = [one for one in {**before, **after} if is_saved or one != outside.SAVED]
     left = [one for one in stages if after.get(one) == "r"]
-    wrong = [one for one in stages if before.get(one) == "r" or one in left]
+    wrong = [one for one in stages if before.get(one) == "r"]
     return {"wrong": sorted(wrong), "wrong_with_patches": sorted(left)}
 
 
