@@ -1,4 +1,4 @@
-"""Functions with the parameters of a released function, compiled when a site is composed.
+"""Functions with the parameters of a released function, compiled at their first call.
 
 The parameters of a patch's named function are the arguments that it reads: those before a ``/`` by
 position, the others by the released function's own names. The compiled function has the released
@@ -8,7 +8,7 @@ one's signature, so reading an argument needs no look-up per call.
 import functools
 import inspect
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from .errors import MlxPatchesError
@@ -85,7 +85,7 @@ class Parameters:
         raise MlxPatchesError(f"{self.name} has no parameter {name!r}")
 
     def compile(self, body: str, owner: Function, **names: Any) -> Function:
-        """Compile a function with these parameters.
+        """A function with these parameters. It compiles itself when it is first called.
 
         Args:
             body: its statements, on one line.
@@ -95,9 +95,23 @@ class Parameters:
         name = self.name if self.name.isidentifier() else "call"
         scope = {f"_default_{key}": value for key, value in self.defaults.items()}
         scope |= {**names, "__name__": owner.__module__}
-        exec(_compile(f"def {name}({self.declare()}): {body}", f"<{__name__}>", "exec"), scope)
-        compiled: Function = scope[name]
-        return compiled
+        source = f"def {name}({self.declare()}): {body}"
+
+        def compile_once() -> Function:
+            exec(_compile(source, f"<{__name__}>", "exec"), scope)
+            compiled: Any = scope[name]
+            made.__defaults__, made.__kwdefaults__ = compiled.__defaults__, compiled.__kwdefaults__
+            made.__code__ = compiled.__code__.replace()  # last: another thread may call it
+            return made
+
+        scope["_compile_once"] = compile_once
+        made = FunctionType(_call_first.__code__.replace(co_name=name), scope, name)
+        return made
+
+
+def _call_first(*args: Any, **kwargs: Any) -> Any:
+    """The code of a function that was not called yet, in its own scope."""
+    return _compile_once()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
 
 
 class ByName(Record):

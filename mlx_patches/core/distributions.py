@@ -51,8 +51,8 @@ def find(name: str) -> Installed | None:
                 f"the metadata of {name} in {sys.prefix} is not text ({error.reason}): install"
                 " its package again"
             ) from None
-        lines = (line for line in (metadata or "").splitlines() if line.startswith("Version:"))
-        version = next(lines, "")[8:].strip()
+        line = f"\n{metadata or ''}".partition("\nVersion:")[2].partition("\n")[0]
+        version = line.strip()
         if version:
             return Installed(name, version, _commit(distribution))
     return _find_copy(name)
@@ -61,7 +61,8 @@ def find(name: str) -> Installed | None:
 def _find_copy(name: str) -> Installed | None:
     """A model package without metadata, with the version in its code."""
     package = canonical(name).replace("-", "_")
-    for module in ("_version", "version") if package in MODELS else ():
+    is_there = package in MODELS and _find_package(package)
+    for module in ("_version", "version") if is_there else ():
         file = source_file(f"{package}.{module}")
         try:
             text = file.read_text("utf-8", "replace") if file else ""

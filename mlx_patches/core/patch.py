@@ -1,7 +1,5 @@
 """Declarations of patches and targets, and two kinds of replacement for an attribute."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable
@@ -49,7 +47,7 @@ class Target(NamedTuple):
     defines_new_attribute: bool = False
     supports: bool = False
     answers_none: bool = False
-    when: Callable[..., bool] | ByName | None = None
+    when: "Callable[..., bool] | ByName | None" = None
 
     @property
     def path(self) -> str:
@@ -67,7 +65,7 @@ class Target(NamedTuple):
         owner = self.name.partition(".")[0]
         return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
 
-    def holds_back(self, other: Target) -> bool:
+    def holds_back(self, other: "Target") -> bool:
         """Whether another target of the patch is not applied if this one cannot be.
 
         Half a patch is worse than none, but models do not depend on each other's code: only

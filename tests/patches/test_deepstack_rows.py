@@ -24,7 +24,8 @@ def read_features(row, columns=slice(None)):
 
 
 def build(original, sequences):
-    by_name = {target.name: target for target in change_prompts(deepstack_rows.number_features)}
+    targets = change_prompts(deepstack_rows.number_features, [deepstack_rows.FEATURES])
+    by_name = {target.name: target for target in targets}
     by_name["BatchGenerator._build_mixed_prompt_batch"].factory(original)(None, sequences)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlx_patches.core.verbs import result
 from mlx_patches.lab import engine, solo_scenarios
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.lab.walks import program, walk
@@ -197,10 +198,11 @@ def test_waiting_prompts_are_released():
 def test_only_positions_that_the_model_computes_are_queued():
     """vllm-mlx computes them as well, and a later prompt with the same tokens would get these."""
 
-    def index(model, input_ids, image_grid_thw=None):
+    def index(model, input_ids, image_grid_thw=None, video_grid_thw=None, attention_mask=None):
         return mx.zeros((3, *input_ids.shape)), None
 
-    noting, model = image_prompts.note_prompts(index), type("Model", (), {})()
+    (target,) = result("mlx_vlm.models.qwen2_vl.language:Model.index", image_prompts.note_prompts)
+    noting, model = target.factory(index), type("Model", (), {})()
     given = {"index": noting, "model": model, "ids": mx.array([[3, 9]]), "grid": mx.array([1])}
     for module, queued in (("vllm_mlx.mllm", False), ("mlx_vlm.models.qwen2_vl", True)):
         exec("index(model, ids, grid)", {"__name__": module, **given})

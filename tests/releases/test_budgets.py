@@ -1,6 +1,7 @@
 """Budgets of a step with every patch in effect: device reads, graph nodes and live bytes."""
 
 import importlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_patches
-from mlx_patches.lab import Family, LabModel
+from mlx_patches.lab import Family, LabModel, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.families import models_folder
 from mlx_patches.patches import catalogue
@@ -48,6 +49,9 @@ EARLY, LATE = range(40, 80), range(260, 300)
 # Buffers grow by this many tokens. A prompt of this length makes a cut buffer as large as others.
 BLOCK = 256
 STEPS = 50
+# Prompts that wait for a batch, and the Python calls that patches may add to each.
+PROMPTS = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+MOST_CALLS = 20
 # The share by which live keys and values may grow.
 SHARE = 0.01
 
@@ -202,6 +206,31 @@ def test_engine_evaluates_no_more_nodes(family: Family, tmp_path: Path) -> None:
     if list_needed("rotating-chain"):  # one per step in sliding layers, as in mlx-lm from 0.31.1 on
         most += costs.PERIOD
     assert measure_patched(count_evaluated) - before <= most * len(model.make_cache())
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_calls_of_a_waiting_prompt(family: Family) -> None:
+    """Python calls that the patches of a process add when a prompt arrives."""
+    model = model_of(family)
+
+    def count_calls() -> float:
+        generator = generators.make_generator(model, 8)
+        generator.insert(PROMPTS)  # the first call may import modules or fill caches
+        events: list[str] = []
+        sys.setprofile(lambda frame, event, callee: events.append(event))
+        try:
+            generator.insert(PROMPTS)
+        finally:
+            sys.setprofile(None)
+        return (events.count("call") + events.count("c_call")) / len(PROMPTS)
+
+    try:
+        before = count_calls()
+    except Exception:
+        pytest.skip("the release refuses this batch without a patch")
+    with mlx_patches.patched():
+        added = count_calls() - before
+    assert added <= MOST_CALLS
 
 
 def expect_no_more_nodes(

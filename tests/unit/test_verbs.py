@@ -1,8 +1,10 @@
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from mlx_patches.core import calls
 from mlx_patches.core.calls import Parameters, compile_check
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.verbs import (
@@ -90,6 +92,20 @@ def test_unknown_parameter_is_an_error(name):
 def test_builtin_is_an_error():
     with pytest.raises(MlxPatchesError, match="not a Python function"):
         Parameters(len)
+
+
+def test_functions_compile_once_at_their_first_call(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(calls, "_compile", lambda *given: compiled.append(given) or compile(*given))
+    patched = [apply(result(PLACE, lambda result: result[1]), record) for _ in range(2)]
+    assert not compiled
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(patched[0], range(64))] == [2] * 64
+    first = len(compiled)
+    assert patched[0](1, 5) == 5
+    assert len(compiled) == first
+    assert patched[1](1) == 2
+    assert patched[0].__code__ is not patched[1].__code__
 
 
 def test_result_reads_the_result_and_arguments():

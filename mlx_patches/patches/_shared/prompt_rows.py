@@ -1,6 +1,7 @@
 """Change the arguments of prompts before mlx-vlm's batch generator joins them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ...core.verbs import Target, wrap
@@ -12,9 +13,19 @@ _IDS, _ARGUMENTS = 1, 3
 
 
 def change_prompts(
-    change: Callable[[Rows, list[int]], Rows], supports: bool = False
+    change: Callable[[Rows, list[int]], Rows], names: Iterable[str]
 ) -> tuple[Target, ...]:
-    """Targets that join prompts' arguments, which ``change(rows, lengths)`` replaces."""
+    """Targets that join prompts' arguments, which ``change(rows, lengths)`` replaces.
+
+    It is called if a prompt has an argument of these names.
+    """
+    changed_names = frozenset(names)
+
+    def are_named(rows: Rows, /) -> bool:
+        return not changed_names.isdisjoint(chain.from_iterable(filter(None, rows)))
+
+    def are_named_in(generator: Any, sequences: Sequence[Any], /) -> bool:
+        return are_named([one[_ARGUMENTS] for one in sequences])
 
     def merge(original: Callable[..., Any], rows: Rows, ids: Any, *rest: Any) -> Any:
         return original(change(rows, list(map(len, ids))), ids, *rest)
@@ -35,8 +46,8 @@ def change_prompts(
         target
         for module in GENERATORS
         for target in (
-            *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge, supports=supports),
-            *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build, supports=supports),
+            *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge, when=are_named),
+            *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build, when=are_named_in),
         )
     )
 

@@ -23,6 +23,8 @@ def probe(target: Target) -> Result:
     if target.name.endswith("__len__"):
         return _probe_length(target)
     merge, caches = _find_merge(target)
+    if target.name == "_merge_caches" and hasattr(caches.KVCache, "merge"):
+        return Result(False, "every cache of this release merges itself")
     kinds = ["QuantizedKVCache", "KVCache"]
     if target.name.startswith("KVCache"):
         kinds.reverse()

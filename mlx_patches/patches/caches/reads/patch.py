@@ -128,8 +128,8 @@ def copy_state(state: Any) -> Any:
     if kind is tuple or kind is list:
         # ``make_handle`` inlined: engines read every layer's state after each prompt chunk.
         try:
-            return kind([value.__copy__() for value in state])
-        except AttributeError:  # not only arrays
+            return kind([one if type(one) is int else one.__copy__() for one in state])
+        except AttributeError:  # not only arrays and counts
             return kind(map(copy_state, state))
     if hasattr(state, "_fields"):
         return kind(*map(copy_state, state))

@@ -166,6 +166,10 @@ def adopt_keep(cache: Any, other: Any, /) -> None:
         cache.keep = read_keep(other)
 
 
+def is_limited(generator: Any, /) -> bool:
+    return generator.max_kv_size is not None
+
+
 def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
     return set_keep(caches, generator.model, generator.max_kv_size)
 
@@ -208,7 +212,9 @@ PATCH = Patch(
         *result(_in_batch("extract"), set_row_keep),
         *before(_in_batch("extend"), adopt_keep, when=joins_keep),
         *wrap(f"mlx_vlm.models.cache:{_BATCH}.make_mask", mask_with_keep, when=has_keep),
-        *result("mlx_lm.generate:BatchGenerator._make_new_cache", set_new_row_keep),
+        *result(
+            "mlx_lm.generate:BatchGenerator._make_new_cache", set_new_row_keep, when=is_limited
+        ),
         *wrap("mlx_lm.generate:_make_cache", make_batch_with_keep),
     ),
 )

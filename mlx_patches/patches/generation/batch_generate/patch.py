@@ -163,6 +163,10 @@ def align_left(value: Any, spans: Sequence[Span]) -> Any:
     return mx.stack(rows)
 
 
+def has_mask(attention_mask: Any) -> bool:
+    return attention_mask is not None
+
+
 def unpad_deltas(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
     """Remove padding from prompts, arguments and rope deltas."""
     padded = [row.get("position_ids") for row in rows]
@@ -219,7 +223,7 @@ PADDED_PROMPTS = Patch(
 
 PADDED_DELTAS = Patch(
     id="padded-deltas",
-    targets=wrap("mlx_vlm.generate.ar:_unpad_batch_prompts", unpad_deltas),
+    targets=wrap("mlx_vlm.generate.ar:_unpad_batch_prompts", unpad_deltas, when=has_mask),
     probe=".probe:probe_deltas",
     doc="""mlx_vlm.batch_generate: wrong positions for shorter prompts with images.
 

@@ -18,10 +18,13 @@ from ....core.verbs import Patch, everywhere, result
 logger = logging.getLogger("mlx_patches")
 
 
-def warn_if_unbounded(caches: list[Any], model: Any, /, max_kv_size: Any) -> list[Any]:
+def is_limited(max_kv_size: Any) -> bool:
+    return max_kv_size is not None
+
+
+def warn_if_unbounded(caches: list[Any], model: Any, /) -> list[Any]:
     """The model's caches, one per layer; warns if they ignore ``max_kv_size``."""
-    count = sum(map(grows, caches)) if max_kv_size is not None else 0
-    if count:
+    if count := sum(map(grows, caches)):
         warn(f"{type(model).__module__}.{type(model).__qualname__}", count, len(caches))
     return caches
 
@@ -50,5 +53,7 @@ PATCH = Patch(
     id="max-kv-size-ignored",
     severity="feature",
     every_model=True,
-    targets=result(everywhere("models.cache:make_prompt_cache"), warn_if_unbounded),
+    targets=result(
+        everywhere("models.cache:make_prompt_cache"), warn_if_unbounded, when=is_limited
+    ),
 )

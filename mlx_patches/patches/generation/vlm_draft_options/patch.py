@@ -48,13 +48,17 @@ def hold_a_draft(draft_block_size: Any) -> Any:
     return draft_block_size and max(2, draft_block_size)
 
 
+def has_draft(generator: Any, /) -> bool:
+    return generator.draft_model is not None
+
+
 def refuse_processors(self: Any, logits_processors: Any, thinking_budget_criteria: Any) -> None:
     """Refuse prompts whose processors a batch generator would ignore after the first token."""
     processors = [
         *(logits_processors or [self.logits_processors]),
         *(thinking_budget_criteria or ()),
     ]
-    if self.draft_model is not None and any(processors):
+    if has_draft(self) and any(processors):
         raise refusal(ValueError("logits processors: not supported with a draft model; remove one"))
 
 
@@ -63,6 +67,6 @@ PATCH = Patch(
     targets=(
         *wrap(vlm_generators("generate_step"), check_drafter),
         *argument(f"{_BATCH}.__init__", "draft_block_size", hold_a_draft),
-        *before(f"{_BATCH}.insert", refuse_processors),
+        *before(f"{_BATCH}.insert", refuse_processors, when=has_draft),
     ),
 )

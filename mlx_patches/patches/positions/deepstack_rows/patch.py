@@ -141,7 +141,7 @@ PATCH = Patch(
             around(call_with_fed),
             when=may_have_features,
         ),
-        *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
+        *change_prompts(lambda rows, lengths: number_features(rows, lengths), (FEATURES, TABLE)),
         *wrap(vlm_generators("_split_prompt_kwargs_per_row"), split_with_numbers),
     ),
 )

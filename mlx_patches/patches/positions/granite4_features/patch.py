@@ -95,6 +95,6 @@ PATCH = Patch(
             fingerprint_of=("LanguageModel.__call__", "Granite.__call__"),
             when=has_features,
         ),
-        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
+        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths), (FEATURES,)),
     ),
 )

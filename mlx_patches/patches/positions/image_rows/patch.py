@@ -65,5 +65,5 @@ def find_ragged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 PATCH = Patch(
     id="image-rows",
     severity="crash",
-    targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
+    targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths), (MASK, *UNREAD)),
 )

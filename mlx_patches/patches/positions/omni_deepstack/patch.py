@@ -99,7 +99,7 @@ PATCH = Patch(
             *wrap(f"{MODEL}.language:LanguageModel.__call__", call_with_fed, when=has_features),
             *wrap(f"{_LANGUAGE}.__call__", pass_features, when=is_feeding),
             *wrap(f"{_LANGUAGE}._deepstack_process", add_features, when=is_feeding),
-            *change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
+            *change_prompts(lambda rows, lengths: complete_rows(rows, lengths), (FEATURES,)),
         ),
     ),
 )

@@ -29,7 +29,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, define, mx, vlm_family
+from ....core.verbs import Function, Patch, define, mx, result, vlm_family
 from ..._shared.row_record import (
     RowRecord,
     cache_targets,
@@ -315,7 +315,7 @@ PATCH = Patch(
     id="rope-deltas",
     targets=(
         *define(vlm_family(" ".join(FAMILIES), "LanguageModel.__call__"), call_with_positions),
-        *define(
+        *result(
             vlm_family(" ".join(FAMILIES), "LanguageModel.get_rope_index"),
             prompts.note_prompts,
             fingerprint_of=("LanguageModel.get_rope_index", "LanguageModel.__call__"),

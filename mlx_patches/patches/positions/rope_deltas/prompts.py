@@ -6,7 +6,6 @@ outside the model, and finds it by the first tokens that a row is fed. The row's
 the prompt until the last of its tokens is fed.
 """
 
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 from ....core.arrays import mx
 from ..._shared.callers import callers
 from ..._shared.kept import Kept
-from ..._shared.row_calls import by_name
 
 # The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or
 # its host passes positions itself. A prompt of 2,000 tokens takes 32 KB.
@@ -198,18 +196,22 @@ def find_waiting(model: Any) -> Waiting:
     return _WAITING.of(model)
 
 
-@by_name
-def note_prompts(index: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-    """``get_rope_index``, which queues prompts with images or videos."""
-    out = index(*bound.args, **bound.kwargs)
-    given, waiting = bound.arguments, find_waiting(bound.args[0])
-    if (ids := given.get("input_ids")) is not None:
-        waiting.note_text(ids, out[0])
-    grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
+def note_prompts(
+    out: Any,
+    model: Any,
+    /,
+    input_ids: Any,
+    image_grid_thw: Any,
+    video_grid_thw: Any,
+    attention_mask: Any,
+) -> Any:
+    """The result of ``get_rope_index``; prompts with images or videos are queued."""
+    waiting = find_waiting(model)
+    waiting.note_text(input_ids, out[0])
+    has_images = image_grid_thw is not None or video_grid_thw is not None
     # A host that computes positions itself passes them, or lets the model compute them again.
-    if any(grid is not None for grid in grids) and is_called_by_model():
-        prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
-        waiting.note(prompts, out[0])
+    if has_images and is_called_by_model():
+        waiting.note(split_prompts(input_ids, out[0], attention_mask), out[0])
     return out
 
 
