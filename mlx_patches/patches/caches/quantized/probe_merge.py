@@ -21,7 +21,9 @@ _LENGTHS = (5, 3, 1)
 def probe(target: Target) -> Result:
     """Red if the rows do not merge, or one holds other tokens than before."""
     if target.name.endswith("__len__"):
-        return _probe_length(target)
+        require_names(own_class_of(target), "__len__")
+        row = _make_row(module_of(target), "QuantizedKVCache", 0, 5)
+        return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
     merge, caches = _find_merge(target)
     kinds = ["QuantizedKVCache", "KVCache"]
     if target.name.startswith("KVCache"):
@@ -41,13 +43,6 @@ def probe(target: Target) -> Result:
                 return Result(True, f"row {index} holds other tokens")
         feed(batch, list(enumerate(_LENGTHS)), 1)
     return Result(False, "every row holds its own tokens")
-
-
-def _probe_length(target: Target) -> Result:
-    kind = own_class_of(target)
-    require_names(kind, "__len__")
-    row = _make_row(module_of(target), "QuantizedKVCache", 0, 5)
-    return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
 
 
 def _find_merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
