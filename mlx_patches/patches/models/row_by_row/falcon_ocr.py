@@ -4,7 +4,7 @@ from typing import Any
 
 from ....core.arrays import mx
 from ..._shared.parts import Overlay
-from .offsets import EMBEDDINGS, REFUSED, TEXT, BatchCall, RowOffset, count_positions
+from .offsets import EMBEDDINGS, REFUSED, TEXT, BatchCall, count_positions
 
 # The model's attribute for all rows' deltas; older releases keep one row's.
 DELTAS = "_rope_deltas"
@@ -32,8 +32,9 @@ def prepare(call: BatchCall) -> Any:
     if call.is_text():
         own = count_text_positions(call)
     elif has_images(call):
-        own = call.get(POSITIONS)
-        call.put(MASK, hide_padding(call.get(MASK), call.offset))
+        own, mask = call.get(POSITIONS), call.get(MASK)
+        shown = mx.arange(mask.shape[-1]) >= -call.offset.rows[:, None]  # not the left padding
+        call.put(MASK, mask & shown[:, None, None, :])
     else:
         return REFUSED
     given = call.get("rope_deltas")
@@ -71,12 +72,6 @@ def has_images(call: BatchCall) -> bool:
     return (
         sizes == expected and call.get(MASK).dtype == mx.bool_ and call.get(EMBEDDINGS) is not None
     )
-
-
-def hide_padding(mask: Any, offset: RowOffset) -> Any:
-    """A prompt's mask (rows, 1, length, length), with the rows' left padding hidden."""
-    shown = mx.arange(mask.shape[-1]) >= -offset.rows[:, None]
-    return mask & shown[:, None, None, :]
 
 
 class AtPositions(Overlay):
