@@ -16,10 +16,18 @@ import measure_walks
 import real_judge
 import release_sets
 from evidence_file import table
-from lab_evidence import EVIDENCE, PLAIN, Place, evidence_of, family_results, few, has_models
+from lab_evidence import (
+    EVIDENCE,
+    PLAIN,
+    Place,
+    evidence_of,
+    family_results,
+    few,
+    has_models,
+    results_of,
+)
 from release_sets import ROOT
 
-from mlx_patches import report
 from mlx_patches.auditing import recommend
 from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.packages import MODEL_PACKAGES
@@ -78,7 +86,7 @@ def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, A
     others = [name for name in words.FAMILY_RESULTS if name not in SHOWN]
     lines = []
     for labels, one in rows:
-        results = list(report.results_of(one).values())
+        results = list(results_of(one).values())
         rest = ", ".join(str(results.count(name)) for name in others)
         lines.append([*labels, *(str(results.count(name)) for name in SHOWN), rest])
     return table([*names, *SHOWN, ", ".join(others)], lines)

@@ -24,6 +24,7 @@ from mlx_patches.evidence.store import cell_pairs
 from mlx_patches.evidence.words import CPU, FLOAT32, METAL_EMULATED
 from mlx_patches.lab import record
 from mlx_patches.lab.record import Cells
+from mlx_patches.report import wrong_solo
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 SHORTEST = 1  # how many families a line names
@@ -85,7 +86,7 @@ def find(name: str) -> ReleaseSet:
 
 
 def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
-    return EVIDENCE / store.file_name(one.slug, *place)
+    return EVIDENCE / f"{one.slug}{'' if place == PLAIN else f'-{place.device}-{place.dtype}'}.json"
 
 
 def save(
@@ -112,6 +113,19 @@ def run_lab(python: Path, *flags: str, seconds: int, **variables: Any) -> list[d
 
 def family_results(evidence: dict[str, Any]) -> dict[str, str]:
     return {family: words.family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
+
+
+def results_of(evidence: dict[str, Any]) -> dict[str, str]:
+    """Family to its result, as counted in docs/findings.md and its chart.
+
+    A family that is right in a batch is ``repaired`` if a single request is wrong unpatched.
+    """
+    return {
+        family: words.REPAIRED
+        if result == words.GREEN and wrong_solo(family, evidence["set"])
+        else result
+        for family, result in family_results(evidence).items()
+    }
 
 
 def load() -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def _cell(
     return {
         "result": PARTLY if found == words.RED and repaired else found,
         # Not part of the result: scenarios only compare a batch with a single request.
-        "solo": _wrong_solo(family, one["set"]),
+        "solo": wrong_solo(family, one["set"]),
         "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
@@ -182,21 +182,7 @@ def _cell(
     }
 
 
-def results_of(one: Mapping[str, Any]) -> dict[str, str]:
-    """Family to its result in a set; also counted in docs/findings.md and its chart.
-
-    A family that is right in a batch is ``repaired`` if a single request is wrong unpatched.
-    """
-    results = {family: words.family_result(pairs) for family, pairs in cell_pairs(one).items()}
-    return {
-        family: words.REPAIRED
-        if result == words.GREEN and _wrong_solo(family, one["set"])
-        else result
-        for family, result in results.items()
-    }
-
-
-def _wrong_solo(family: str, release: str) -> list[str]:
+def wrong_solo(family: str, release: str) -> list[str]:
     """The patches without which a family's single requests are wrong in a release."""
     return _applying([p.id for p in session().registry.wrong_solo.get(family, ())], release)
 
