@@ -173,7 +173,6 @@ def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
 def make_batch_with_keep(
     make: Callable[..., list[Any]], model: Any, left_padding: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
-    """The caches of a left-padded batch, one per layer, with ``keep``."""
     caches = make(model, left_padding, *args, **kwargs)
     # Up to mlx-lm 0.30.4 there is no such argument.
     return set_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))

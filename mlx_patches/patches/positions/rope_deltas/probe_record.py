@@ -62,7 +62,6 @@ def follow_rows(target: Target) -> Result:
 
 @functools.cache
 def build_model(families: tuple[str, ...]) -> Any:
-    """Build a tiny model of the first of these families that takes images."""
     reasons = []
     for family in families:
         try:

@@ -82,7 +82,6 @@ def strip_name(text: str) -> str:
 
 
 def parse_each_call(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; a list if there are several calls."""
     calls = list(find_calls(text))
     if not calls or (len(calls) == 1 and re.match(r"\s*\w+\[ARGS\]", text)):
         return parse(text, *args, **kwargs)

@@ -171,7 +171,6 @@ def is_sequence(layer: dict[str, Any]) -> bool:
 def cut_block(
     extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int, *rest: Any
 ) -> Any:
-    """The content of a block with the tokens from ``start_idx`` to ``end_idx``."""
     if not isinstance(cache_data, Layers):
         return extract(cache, cache_data, start_idx, end_idx, *rest)
     last = end_idx == len(cache_data.tokens)
