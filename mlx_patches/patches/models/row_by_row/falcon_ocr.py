@@ -29,8 +29,10 @@ def prepare(call: BatchCall) -> Any:
         return REFUSED
     if call.length == 1:
         return None
-    if call.is_text():
-        own = count_text_positions(call)
+    if call.is_text() and call.get(EMBEDDINGS) is not None:
+        own = call.offset.positions(call.length)
+    elif call.is_text():  # the model adds a row's delta to the positions of token ids only
+        own = count_positions(call.offset, call.length, call.start_deltas())
     elif has_images(call):
         own, mask = call.get(POSITIONS), call.get(MASK)
         shown = mx.arange(mask.shape[-1]) >= -call.offset.rows[:, None]  # not the left padding
@@ -42,16 +44,6 @@ def prepare(call: BatchCall) -> Any:
         call.model._rope_deltas = given
     call.put_model(model=AtPositions(call.model.model, own))
     return None
-
-
-def count_text_positions(call: BatchCall) -> Any:
-    """The positions (rows, length) of text, as the model computes them for a single row.
-
-    It adds a row's delta to the positions of token ids, but not to those of embeddings.
-    """
-    if call.get(EMBEDDINGS) is not None:
-        return call.offset.positions(call.length)
-    return count_positions(call.offset, call.length, call.start_deltas())
 
 
 def has_images(call: BatchCall) -> bool:

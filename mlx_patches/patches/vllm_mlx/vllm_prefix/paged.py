@@ -140,10 +140,10 @@ def store_blocks(
     """Store a sequence in blocks that are found by prefix; returns its table, or None."""
     if not cache_data or not all(isinstance(layer, dict) for layer in cache_data):
         return store(cache, request_id, tokens, cache_data)
-    length = count_tokens(cache_data)
-    if length is None:
+    lengths = {layer["state"][0].shape[-2] for layer in cache_data if is_sequence(layer)}
+    if len(lengths) != 1:  # no cache can be cut, or they hold different numbers of tokens
         return None
-    known = list(tokens[:length])
+    known = list(tokens[: lengths.pop()])
     table = store(cache, request_id, known, Layers(cache_data, known))
     index: Index = vars(cache).setdefault(INDEX, Index())
     blocks = cache.paged_cache.allocated_blocks
@@ -152,12 +152,6 @@ def store_blocks(
         if content and (blocks[id_].token_count == cache.block_size or content.has_whole):
             index.add(id_, content.end, content.key)
     return table
-
-
-def count_tokens(layers: Sequence[dict[str, Any]]) -> int | None:
-    """The number of tokens in the caches that can be cut; None if none can, or they differ."""
-    lengths = {layer["state"][0].shape[-2] for layer in layers if is_sequence(layer)}
-    return lengths.pop() if len(lengths) == 1 else None
 
 
 def is_sequence(layer: dict[str, Any]) -> bool:
