@@ -39,6 +39,8 @@ from mlx_patches.lab import record
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SHOWN = words.FAMILY_RESULTS[:3]  # the results with a separate column in the findings
+# The results of a model type: equal, equal with the patches, different with them, not comparable.
+TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 SHOWN_MODULES = 3  # how many modules a line of the findings names
 
 
@@ -147,7 +149,7 @@ def list_compared() -> list[str]:
         types = outside.read_compared(one.name).values()
         if types:
             kinds = [held.result for held in types]
-            counts = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]
+            counts = [str(kinds.count(name)) for name in TYPE_RESULTS]
             pairs = [cell.pair for held in types if held.comparable for cell in held.cells]
             right, stays = (sum(map(test, pairs)) for test in ("gg".__eq__, words.is_red))
             cells_ = [str(right), str(len(pairs) - right - stays), str(stays)]
