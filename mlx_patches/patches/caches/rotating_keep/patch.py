@@ -145,7 +145,6 @@ def solo_mask_has_keep(module: str) -> bool:
 
 
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch, with their ``keep`` if it is the same for all rows."""
     keeps = {row.keep for row in caches}
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
@@ -179,7 +178,6 @@ def make_batch_with_keep(
 
 
 def set_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
-    """Set the ``keep`` of new caches as ``make_prompt_cache`` does, and return them."""
     if max_kv_size is None or hasattr(model, "make_cache"):
         return caches
     from mlx_lm.models.cache import make_prompt_cache

@@ -119,7 +119,6 @@ def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
 def add_byte_level(
     add_token: Callable[..., None], detokenizer: Any, token: int, *args: Any, **kwargs: Any
 ) -> None:
-    """Add a token of a byte-level vocabulary; an unknown one has no text."""
     if not is_unknown(detokenizer, token):
         replace_invalid(add_token, detokenizer, token, *args, **kwargs)
 

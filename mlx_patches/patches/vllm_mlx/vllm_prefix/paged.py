@@ -245,7 +245,6 @@ def find_content(block: Any) -> Content | None:
 
 
 def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
-    """Restore the caches of a table's blocks; None if a block is missing."""
     blocks = cache.paged_cache.allocated_blocks
     ids = block_table.block_ids if block_table else []
     contents = [find_content(blocks.get(id_)) for id_ in ids]
