@@ -3,10 +3,8 @@
 import errno
 import json
 import os
-import re
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -38,15 +36,8 @@ from .options import (
 )
 
 Rows = list[dict[str, Any]]
-# Text on a wider screen is hard to read.
-MAX_WIDTH = 100
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
-_REPOSITORIES = {
-    "mlx-lm": "https://github.com/ml-explore/mlx-lm",
-    "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
-    "vllm-mlx": "https://github.com/waybarrios/vllm-mlx",
-}
 _MODEL = "A model type, a model's folder or its config.json; repeatable."
 # The scenarios that a probe of a model family runs.
 PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
@@ -212,86 +203,10 @@ def report(models: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 @click.argument("patch", type=quote, shell_complete=complete("patches"))
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
-    from .auditing.audit import outcomes_of
-    from .auditing.preflight import session_of_readable
+    from .auditing.explanation import explain
 
-    current = session_of_readable()
-    found = current.registry.get(patch)
-    click.echo(_fill(f"{found.id}: {found.summary}\n\n{_here(found)}"))
-    if is_set("quiet"):
-        return
-    text = found.documentation
-    if found.headline == found.summary:
-        text = text.partition("\n\n")[2]
-    click.echo(f"\n{_plain(text)}")
-    click.echo("\nTargets")
-    states = {one.target: one for one in outcomes_of([found])} if is_set("verbose") else {}
-    for target in found.targets:
-        state = states.get(target.path)
-        click.echo(f"    {target.path}{f'  {state.status}: {state.reason}' if state else ''}")
-    click.echo("Affected releases")
-    for distribution in dict.fromkeys(t.distribution for t in found.targets):
-        if rule := current.matrix.rule(found.id, distribution):
-            fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
-            click.echo(f"    {distribution} {rule.add_note(rule.affected + fixed)}")
-    if origin := current.registry.origin(patch):
-        click.echo(f"Contributed by\n    {origin}")
-    click.echo(f"Reproducer\n    mlx-patches probe {found.id}")
-
-
-def _here(patch: Any) -> str:
-    """A patch's severity, and whether this environment has its defect and repairs it."""
-    from .auditing.audit import outcomes_of
-    from .auditing.listing import ignore_if
-    from .auditing.verdict import patch_severity
-    from .core.outcome import IN_EFFECT, NOT_NEEDED
-
-    outcomes = list(outcomes_of([patch]))
-    needed = [one for one in outcomes if one.status not in NOT_NEEDED]
-    text = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
-    if not needed:
-        reasons = dict.fromkeys(one.reason for one in outcomes)
-        return f"{text}not affected: {'; '.join(reasons)}"
-    open_ = [one for one in needed if one.status not in IN_EFFECT]
-    state = f"affected, not repaired here ({open_[0].status})" if open_ else "repaired here"
-    text += f"{state}: {(open_ or needed)[0].reason}"
-    return f"{text}\nIgnore it if\n    {ignore_if(patch.id)}"
-
-
-def _plain(text: str) -> str:
-    """A docstring as plain text, with the addresses of its upstream threads."""
-    text = re.sub(r"``([^`]*)``|`([^`]*)`", lambda found: found[1] or found[2], text)
-    text = _fill(_join_lines(text))
-    found = dict.fromkeys(re.findall(r"\b([a-z][\w-]*)\s+#(\d+)", text))
-    links = [
-        f"    {_REPOSITORIES[name]}/issues/{number}"
-        for name, number in found
-        if name in _REPOSITORIES
-    ]
-    return "\n".join([text, *(["Threads", *links] if links else [])])
-
-
-def _join_lines(text: str) -> str:
-    """The text with each indented paragraph, and each item of a list, in one line."""
-    lines = [""]
-    for line in text.splitlines():
-        if lines[-1].startswith("    ") and re.match(r" {4,}(?!- )\S", line):
-            lines[-1] += f" {line.strip()}"
-        else:
-            lines.append(line)
-    return "\n".join(lines[1:])
-
-
-def _fill(text: str, indent: int = 4) -> str:
-    """The text in lines that fit the screen; an indented line continues with ``indent`` blanks."""
-    width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
-    fill = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    lines = []
-    for line in text.splitlines():
-        item = 2 * line.lstrip().startswith("- ")
-        fill.subsequent_indent = " " * (indent + item) if line.startswith(" ") else ""
-        lines.append(fill.fill(line))
-    return "\n".join(lines)
+    for line in explain(patch, is_set("quiet"), is_set("verbose")):
+        click.echo(line)
 
 
 @cli.command("list")
@@ -620,15 +535,22 @@ def recommend(
         click.echo(f"{one.family} in {one.distribution}, from the lab's evidence")
         for word, names in one.by_word.items():
             if names:
-                versions = ", ".join(name.partition(" ")[2] for name in names)
-                click.echo(_fill(f"  {word:<24}{versions}", 26))
+                _print_fact(word, ", ".join(map(_version, names)))
         for name, wrong in one.wrong_solo.items():
-            line = f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
-            click.echo(_fill(line, 26))
+            _print_fact("wrong single requests", f"{_version(name)}: {', '.join(wrong)}")
         for name, why in one.with_images.items():
-            line = f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}"
-            click.echo(_fill(line, 26))
-        click.echo(_fill(f"  {'newest to use':<24}{newest}", 26))
+            _print_fact("wrong with images", f"{_version(name)}: {why}")
+        _print_fact("newest to use", newest)
+
+
+def _print_fact(head: str, text: str) -> None:
+    from .auditing.explanation import fill
+
+    click.echo(fill(f"  {head:<24}{text}", 26))
+
+
+def _version(name: str) -> str:
+    return name.partition(" ")[2]
 
 
 def _releases(model: str, host: str) -> list[Any]:

@@ -6,10 +6,12 @@ import importlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from release_sets import ROOT
 
 from mlx_patches.core.files import write as write_whole
+from mlx_patches.core.patch import Patch
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
@@ -59,8 +61,23 @@ def registry() -> Registry:
     return made
 
 
+def describe(patch: Patch, place: str) -> dict[str, Any]:
+    """A patch's place, its only distribution, and its fields that differ from the default.
+
+    The targets have no factory and no check.
+    """
+    known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
+    fields = patch._asdict().items()
+    own = {k: v for k, v in fields if k not in known and v != default.get(k)}
+    targets = [[*target[:3], *target[4:8]] for target in patch.targets]
+    distributions = {one.distribution for one in patch.targets if not one.supports}
+    only = {"distribution": distributions.pop()} if len(distributions) == 1 else {}
+    return {"place": place, **only, **own, "targets": targets}
+
+
 def text() -> str:
-    rows = registry().describe().items()
+    places = find()
+    rows = {patch.id: describe(patch, places[patch.id]) for patch in registry()}.items()
     lines = [f"{json.dumps(id_)}: {json.dumps(row, separators=(',', ':'))}" for id_, row in rows]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

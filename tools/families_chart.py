@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mlx_patches import report
+from lab_evidence import results_of
+
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import words
 
@@ -30,7 +31,7 @@ class Bar(NamedTuple):
 def bars(evidence: Iterable[Mapping[str, Any]]) -> list[Bar]:
     found = []
     for one in evidence:
-        results = list(report.results_of(one).values())
+        results = list(results_of(one).values())
         released = results.count(words.GREEN)
         package, version = one["set"].split()
         found.append(Bar(package, version, released, released + results.count(words.REPAIRED)))

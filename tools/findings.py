@@ -16,10 +16,18 @@ import measure_walks
 import real_judge
 import release_sets
 from evidence_file import table
-from lab_evidence import EVIDENCE, PLAIN, Place, evidence_of, family_results, few, has_models
+from lab_evidence import (
+    EVIDENCE,
+    PLAIN,
+    Place,
+    evidence_of,
+    family_results,
+    few,
+    has_models,
+    results_of,
+)
 from release_sets import ROOT
 
-from mlx_patches import report
 from mlx_patches.auditing import recommend
 from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.packages import MODEL_PACKAGES
@@ -31,6 +39,8 @@ from mlx_patches.lab import record
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
 SHOWN = words.FAMILY_RESULTS[:3]  # the results with a separate column in the findings
+# The results of a model type: equal, equal with the patches, different with them, not comparable.
+TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 SHOWN_MODULES = 3  # how many modules a line of the findings names
 
 
@@ -78,7 +88,7 @@ def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, A
     others = [name for name in words.FAMILY_RESULTS if name not in SHOWN]
     lines = []
     for labels, one in rows:
-        results = list(report.results_of(one).values())
+        results = list(results_of(one).values())
         rest = ", ".join(str(results.count(name)) for name in others)
         lines.append([*labels, *(str(results.count(name)) for name in SHOWN), rest])
     return table([*names, *SHOWN, ", ".join(others)], lines)
@@ -139,7 +149,7 @@ def list_compared() -> list[str]:
         types = outside.read_compared(one.name).values()
         if types:
             kinds = [held.result for held in types]
-            counts = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]
+            counts = [str(kinds.count(name)) for name in TYPE_RESULTS]
             pairs = [cell.pair for held in types if held.comparable for cell in held.cells]
             right, stays = (sum(map(test, pairs)) for test in ("gg".__eq__, words.is_red))
             cells_ = [str(right), str(len(pairs) - right - stays), str(stays)]

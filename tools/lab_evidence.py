@@ -17,6 +17,7 @@ import release_sets
 import sent_evidence
 from release_sets import ROOT, ReleaseSet
 
+from mlx_patches.auditing.recommend import list_wrong_beside
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import store, words
@@ -85,7 +86,7 @@ def find(name: str) -> ReleaseSet:
 
 
 def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
-    return EVIDENCE / store.file_name(one.slug, *place)
+    return EVIDENCE / f"{one.slug}{'' if place == PLAIN else f'-{place.device}-{place.dtype}'}.json"
 
 
 def save(
@@ -112,6 +113,19 @@ def run_lab(python: Path, *flags: str, seconds: int, **variables: Any) -> list[d
 
 def family_results(evidence: dict[str, Any]) -> dict[str, str]:
     return {family: words.family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
+
+
+def results_of(evidence: dict[str, Any]) -> dict[str, str]:
+    """Family to its result, as counted in docs/findings.md and its chart.
+
+    A family that is right in a batch is ``repaired`` if it is wrong in another way unpatched.
+    """
+    return {
+        family: words.REPAIRED
+        if result == words.GREEN and list_wrong_beside(evidence["set"], family)
+        else result
+        for family, result in family_results(evidence).items()
+    }
 
 
 def load() -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from mlx_patches.auditing.modules import metal_branches, modules_of
 from mlx_patches.core import distributions
 from mlx_patches.core.files import write as write_whole
+from mlx_patches.core.fingerprint import hash_module
 from mlx_patches.core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from mlx_patches.evidence import code, outside, store
 from mlx_patches.lab.families import families
@@ -71,7 +72,8 @@ def add(table: dict, package: str, measured: Iterable[str]) -> dict[str, str]:
             table["releases"].append(release)
         number = table["releases"].index(release)
         rows = table["modules"].setdefault(module, [])
-        digest, print_ = code.describe(path.read_bytes())
+        content = path.read_bytes()
+        digest, print_ = code.digest(content), hash_module(content)
         row = next((one for one in rows if one[0] == digest), None)
         if row is None:
             rows.append(row := [digest, print_, []])

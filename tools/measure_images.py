@@ -13,6 +13,7 @@ green is measured again without each patch that may repair it.
 from __future__ import annotations
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,13 +28,20 @@ from release_sets import ROOT
 from mlx_patches.core.patch import Patch
 from mlx_patches.evidence.words import GREEN, LETTERS, RED
 from mlx_patches.lab.images import published
-from mlx_patches.lab.images.scenario import NAME, RAISED, STAGES
+from mlx_patches.lab.images.scenario import NAME
 from mlx_patches.lab.record import PARTS, check_ended
 
 EVIDENCE = ROOT / "tools" / "evidence" / "images"
 # The modules, besides a family's own, that process images.
 GENERAL = ("utils", "prompt_utils", "generate", "vision_cache", "models.base", "models.interpolate")
 SHOWN = 200
+# The names of cells, in order.
+STAGES = (
+    *("load", "ids", "pixels", "grids", "model", "request"),
+    *("fields", "chat", "chunks", "generate", "stream", "batch", "server", "saved"),
+)
+# A cell's detail if code raised: the exception's name and message.
+RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
 
 
 def main() -> None:

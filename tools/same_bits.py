@@ -80,7 +80,7 @@ def compare_bits(family: str) -> dict[str, Any]:
         return {"family": family, "problem": str(reason)}
     if any(verdict == RED for verdict, _ in before.values()):
         return {"family": family, "right": False}
-    others = {patch.id for patch in catalogue.builtin() if patch.affects_solo}
+    others = {patch.id for patch in catalogue.builtin() if patch.changes_solo or patch.wrong_solo}
     mlx_patches.apply(patches=set(every_patch()) - others)
     after = digests(family)
     changed = [name for name in before if before[name] != after[name]]

@@ -22,7 +22,7 @@ import release_sets
 from release_sets import ROOT
 
 import mlx_patches
-from mlx_patches import plugin, report
+from mlx_patches import plugin
 from mlx_patches.activation import git_hosts
 from mlx_patches.activation.profiles import profiles_of
 from mlx_patches.activation.settings import SAFE
@@ -105,7 +105,7 @@ def numbers() -> dict[str, tuple[int, ...]]:
     late = {"samplers", "leaves", "engine-images"}
     built = [[f for f in one["without"].values() if "engine" in f] for one in lab]
     whole = [families for families in built if all(late & cells.keys() for cells in families)]
-    families = {name: list(report.results_of(one).values()) for name, one in newest.items()}
+    families = {name: list(lab_evidence.results_of(one).values()) for name, one in newest.items()}
     wrong = [n for all_ in families.values() for n in (_wrong(all_), len(all_))]
     sets = [newest[name]["set"] for name in ("mlx-lm", "mlx-vlm")]
     return {

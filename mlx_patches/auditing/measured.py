@@ -144,7 +144,7 @@ def _without_windows(
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     """The verdicts on every family that was measured in an installed release."""
     found, find = [], source_files().get
-    for here in _find_installed(current):
+    for here in filter(None, map(current.installed, MODEL_PACKAGES.values())):
         for family, where in installed_code.match_families(here, find):
             facts = collect_facts(current, here, family, where, needs)
             ids = partial(_likely, current, here.name, family, needs, find)
@@ -196,10 +196,6 @@ def list_patches(verdicts: Iterable[ModelVerdict]) -> Needed:
         if one.result:
             found.setdefault(one.distribution, {})[one.family] = one.patches
     return found
-
-
-def _find_installed(current: Session) -> list[Installed]:
-    return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 
 def possible(

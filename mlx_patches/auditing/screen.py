@@ -356,7 +356,6 @@ def _proof(report: Audit) -> str:
             return f"mlx-patches lab --model {one.family} --scenario {images[0].name}"
         if one.fails_on_images(here) and not one.wrong_here(here):
             return f"mlx-patches lab --reference --model {one.family} --scenario reference-images"
-    for one in worst(report)[:1]:
         # Of all scenarios, a family may take minutes.
         open_ = one.wrong_here(here) or one.wrong
         cells = [c.name for c in open_ if "@" not in c.name and c.name not in ("build", "process")]

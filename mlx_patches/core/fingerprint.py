@@ -168,7 +168,7 @@ def _canonical(node: Any) -> str:
     parts = []
     for field, value in ast.iter_fields(node):
         if field == "body" and isinstance(node, _Definition):
-            value = _without_docstring(value)
+            value = value[ast.get_docstring(node, clean=False) is not None :]
         elif field == "values" and isinstance(node, ast.JoinedStr):
             # Python 3.12 puts empty constants next to nested format specifications.
             value = [part for part in value if getattr(part, "value", None) != ""]
@@ -176,8 +176,3 @@ def _canonical(node: Any) -> str:
             continue
         parts.append(f"{field}={_canonical(value)}")
     return f"{type(node).__name__}({','.join(parts)})"
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    value = body[0].value if isinstance(body[0], ast.Expr) else None
-    return body[isinstance(value, ast.Constant) and isinstance(value.value, str) :]

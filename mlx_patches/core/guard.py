@@ -175,7 +175,8 @@ class Chain:
                 result is not None or composition.answers_none or self._may_be_none(entries)
             ):
                 if composition.watched:
-                    self._report_success(composition)
+                    composition.watched = False
+                    self.policy.succeeded([patch for patch, _ in composition.steps])
             else:
                 try:
                     result = self._recover(failure, composition, entries, args, kwargs)
@@ -191,10 +192,6 @@ class Chain:
         """Whether a layer's None can be the call's result, given the original's results."""
         result = entries[-1][2] if entries else self.original
         return result is None or result is _PENDING
-
-    def _report_success(self, composition: Composition) -> None:
-        composition.watched = False
-        self.policy.succeeded([patch for patch, _ in composition.steps])
 
     def _report(self, composition: Composition, failure: Failure) -> None:
         composition.watched = True

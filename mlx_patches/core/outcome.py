@@ -6,6 +6,8 @@ from collections.abc import Set
 from enum import StrEnum
 from typing import NamedTuple
 
+from .record import fields
+
 # Patch ids or model types, as callers pass them; a text is also an iterable of texts.
 Names = list[str] | tuple[str, ...] | Set[str]
 
@@ -63,14 +65,8 @@ class Outcome(NamedTuple):
 
     def as_dict(self) -> dict[str, object]:
         """The outcome as it appears in the JSON output."""
-        return {
-            "patch": self.patch,
-            "distribution": self.distribution,
-            "target": self.target,
-            "status": str(self.status),
-            "reason": self.reason,
-            "finding": self.finding,
-        }
+        shown = fields(self, "patch", "distribution", "target", "status", "reason", "finding")
+        return {**shown, "status": str(self.status)}
 
 
 class Report(tuple[Outcome, ...]):

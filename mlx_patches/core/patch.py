@@ -135,11 +135,6 @@ class Patch(NamedTuple):
         return module, function
 
     @property
-    def affects_solo(self) -> bool:
-        """Whether it changes the result of a single request."""
-        return self.changes_solo or bool(self.wrong_solo)
-
-    @property
     def documentation(self) -> str:
         """The patch's docstring, without its indentation, each of its parts under a heading."""
         import inspect  # not at start-up: it costs 4 ms

@@ -54,8 +54,8 @@ class Registry:
     """Patches by id. ``get`` imports the patch's module on first use; ``declared`` does not.
 
     Args:
-        rows: each patch's declaration, as returned by ``describe``. One that has only a ``place``,
-            ``module`` or ``module:NAME``, is imported whenever it is declared.
+        rows: each patch's declaration, written by tools/declarations.py. One that has only a
+            ``place``, ``module`` or ``module:NAME``, is imported whenever it is declared.
     """
 
     def __init__(self, rows: Mapping[str, Mapping[str, Any]] | None = None):
@@ -172,23 +172,6 @@ class Registry:
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""
         return self._origins.get(patch_id, "")
-
-    def describe(self) -> dict[str, Any]:
-        """The declarations of all patches; imports them."""
-        return {patch.id: self._describe(patch) for patch in self}
-
-    def _describe(self, patch: Patch) -> dict[str, Any]:
-        """A patch's place, its only distribution, and its fields that differ from the default.
-
-        The targets have no factory and no check.
-        """
-        known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
-        fields = patch._asdict().items()
-        own = {k: v for k, v in fields if k not in known and v != default.get(k)}
-        targets = [[*target[:3], *target[4:8]] for target in patch.targets]
-        distributions = {one.distribution for one in patch.targets if not one.supports}
-        only = {"distribution": distributions.pop()} if len(distributions) == 1 else {}
-        return {"place": self._rows[patch.id]["place"], **only, **own, "targets": targets}
 
     def __contains__(self, patch_id: object) -> bool:
         return patch_id in self._rows or patch_id in self._patches

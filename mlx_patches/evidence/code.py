@@ -64,17 +64,12 @@ def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
     ]
 
 
-def describe(content: bytes) -> tuple[str, str]:
-    return _digest(content), fingerprint.hash_module(content)
-
-
 @functools.cache
 def _find_versions(module: str, file: Path) -> Collection[str | None]:
     rows = _table()["modules"].get(module, ())
     try:
         content = file.read_bytes()
-        digest = _digest(content)
-        prints = {row[1] for row in rows if row[0] == digest}
+        prints = {row[1] for row in rows if row[0] == digest(content)}
         if rows and not prints:
             prints = {fingerprint.hash_module(content)}
     except (OSError, SyntaxError, ValueError):
@@ -83,7 +78,7 @@ def _find_versions(module: str, file: Path) -> Collection[str | None]:
     return {_table()["releases"][number].split()[1] for number in numbers}
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 

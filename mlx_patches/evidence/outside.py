@@ -35,8 +35,6 @@ IMAGES_SOLO = "features-solo"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
 # Stages of single requests with images: a published folder, and one that transformers 5 saved.
 LOAD, SAVED = "load", "saved"
-# The results of a model type: equal, equal with the patches, different with them, not comparable.
-TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 
 
 Found = dict[str, Any]

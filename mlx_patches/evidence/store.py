@@ -77,10 +77,6 @@ def reading(path: Path) -> Iterator[None]:
         raise MlxPatchesError(f"{path}: no evidence ({error}); reinstall mlx-patches") from None
 
 
-def file_name(slug: str, device: str, dtype: str) -> str:
-    return f"{slug}{'' if (device, dtype) == _PLAIN else f'-{device}-{dtype}'}.json"
-
-
 def place_measured(evidence: Mapping[str, Any]) -> tuple[str, str]:
     return evidence.get("device", words.CPU), evidence.get("dtype", words.FLOAT32)
 

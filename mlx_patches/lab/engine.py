@@ -100,7 +100,6 @@ def merges_new_rows(model: LabModel) -> bool:
 
 
 def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
-    """Announce right-padded rows of these lengths."""
     padding = [max(lengths) - length for length in lengths]
     for layer in cache:
         _having(layer, "prepare").prepare(lengths=list(lengths), right_padding=padding)

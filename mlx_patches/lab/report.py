@@ -86,7 +86,11 @@ def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
             bad,
         )
     yield from _totals(rows)
-    yield from _of_kernels(rows)
+    for package, found in kernels(rows).items():
+        ran, left = found[RAN], found[NOT_REACHED]
+        yield f"{DEVICES[METAL_EMULATED]}:"
+        yield f"  {package}: {len(ran)} of {len(ran) + len(left)} kernels ran"
+        yield from (f"  not reached: {one}" for one in left)
 
 
 def show_reference(rows: Sequence[Row]) -> Iterator[Any]:
@@ -104,14 +108,6 @@ def show_reference(rows: Sequence[Row]) -> Iterator[Any]:
         ],
     )
     yield from _totals(rows)
-
-
-def _of_kernels(rows: Sequence[Row]) -> Iterator[str]:
-    for package, both in kernels(rows).items():
-        ran, left = both[RAN], both[NOT_REACHED]
-        yield f"{DEVICES[METAL_EMULATED]}:"
-        yield f"  {package}: {len(ran)} of {len(ran) + len(left)} kernels ran"
-        yield from (f"  not reached: {one}" for one in left)
 
 
 def _detail(row: Row | None) -> str:

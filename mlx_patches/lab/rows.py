@@ -45,7 +45,6 @@ class Row:
         return list(self.text[: self.chunks[0]])
 
     def take(self, count: int) -> list[int]:
-        """Return the next tokens and count them as fed."""
         self.fed += count
         return list(self.text[self.fed - count : self.fed])
 

@@ -50,7 +50,6 @@ def _rope(kind: str, **settings: Any) -> Variant:
 
 
 def _values(**fields: Any) -> Variant:
-    """Other values for some fields."""
     return Variant(tuple(fields), lambda config: {**config, **fields})
 
 

@@ -102,7 +102,6 @@ def compare_arrays(actual: Any, expected: Any, tolerance: float, whose: str = "o
 
 
 def sum_experts(block: Any, x: Any, weights: Any) -> Any:
-    """The sum of all experts' outputs for ``x``, weighted by ``weights`` (..., experts)."""
     everyone = mx.broadcast_to(mx.arange(weights.shape[-1]), weights.shape)
     return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
 

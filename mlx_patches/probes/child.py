@@ -43,7 +43,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def list_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each target of the selected patches."""
     rows = []
     session = activation.session()
     for patch in map(session.registry.get, options.patch):
@@ -104,7 +103,6 @@ def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
 
 
 def open_gate(*patches: Patch) -> Gate:
-    """A gate that admits these patches on every release."""
     rules = {
         patch.id: {t.distribution: {"affected": ">=0"} for t in patch.targets} for patch in patches
     }

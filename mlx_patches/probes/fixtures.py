@@ -208,7 +208,6 @@ def make_fed_cache(cache: Any, length: int) -> Any:
 
 
 def feed_one_by_one(cache: Any, length: int) -> Any:
-    """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
     for token in range(1, length + 1):
         step = mx.full((1, 1, 1, 1), float(token))
         cache.update_and_fetch(step, step)

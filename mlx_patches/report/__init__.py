@@ -188,20 +188,6 @@ def _cell(
     }
 
 
-def results_of(one: Mapping[str, Any]) -> dict[str, str]:
-    """Family to its result in a set; also counted in docs/findings.md and its chart.
-
-    A family that is right in a batch is ``repaired`` if it is wrong in another way unpatched.
-    """
-    results = {family: words.family_result(pairs) for family, pairs in cell_pairs(one).items()}
-    return {
-        family: words.REPAIRED
-        if result == words.GREEN and list_wrong_beside(one["set"], family)
-        else result
-        for family, result in results.items()
-    }
-
-
 def _scenario(name: str) -> dict[str, str]:
     from ..lab.scenarios import SCENARIOS
 

@@ -38,13 +38,13 @@ def sample() -> list[Family]:
 def test_solo_changes_only_where_wrong(family):
     """Solo output may change only if it depended on the chunks of the prompt.
 
-    Patches that repair other defects of single requests, ``affects_solo``, are skipped.
+    Patches that repair other defects of single requests are skipped.
     """
     model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]
     before = generate_solo(model, prompt, STEPS)
     assert len(before) >= STEPS
-    others = {patch.id for patch in catalogue.builtin() if patch.affects_solo}
+    others = {patch.id for patch in catalogue.builtin() if patch.changes_solo or patch.wrong_solo}
     mlx_patches.apply(patches=set(every_patch()) - others)
     try:
         again = build(family)

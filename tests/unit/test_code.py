@@ -7,6 +7,7 @@ from mlx_patches.auditing import installed_code as auditing
 from mlx_patches.auditing.modules import source_files
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
+from mlx_patches.core.fingerprint import hash_module
 from mlx_patches.evidence import code, outside, store
 
 CACHE = "class KVCache:\n    offset = 0\n"
@@ -29,7 +30,7 @@ def release(site, monkeypatch, tmp_path):
         "releases": ["mlx-lm 1.0", "mlx-lm 1.1"],
         "modules": {
             name: [
-                [*code.describe(text.encode()), where]
+                [code.digest(text.encode()), hash_module(text.encode()), where]
                 for text, where in ([(OLD[name], [0]), (FILES[name], [1])])
             ]
             for name in FILES

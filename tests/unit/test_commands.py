@@ -11,7 +11,7 @@ from mlx_patches import MlxPatchesError, cli
 from mlx_patches.activation import enable
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.profiles import PROFILES
-from mlx_patches.auditing import formats, models
+from mlx_patches.auditing import explanation, formats, models
 from mlx_patches.core import model_types
 from mlx_patches.evidence import store
 from mlx_patches.lab import report, runner
@@ -147,10 +147,10 @@ def test_explain_affected(invoke, affected, fake):
 
 def test_threads_become_urls():
     text = "Upstream\n    Reported as mlx-lm #1234, ``cache`` of other-thing #5."
-    assert cli._plain(text).endswith(
+    assert explanation.plain(text).endswith(
         "Threads\n    https://github.com/ml-explore/mlx-lm/issues/1234"
     )
-    assert "`" not in cli._plain(text)
+    assert "`" not in explanation.plain(text)
 
 
 @pytest.mark.parametrize("name", ["", " ", "-"])

@@ -28,9 +28,8 @@ OTHER = {
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "folder", lambda: tmp_path)
-    for one in (PLAIN, OTHER):
-        name = store.file_name("mlx-lm-0.1", *store.place_measured(one))
-        (tmp_path / name).write_text(json.dumps(one))
+    for name, one in (("mlx-lm-0.1", PLAIN), ("mlx-lm-0.1-cpu-bfloat16", OTHER)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
     return tmp_path
 
 
@@ -59,7 +58,7 @@ def test_needs_apply_on_other_devices(place):
     other = {"set": "mlx-lm 0.1", "versions": {}, "device": "cuda", "dtype": "float32"}
     cells = {"merge": "r", "trim": "r"}
     other |= {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
-    (place / store.file_name("mlx-lm-0.1", "cuda", "float32")).write_text(json.dumps(other))
+    (place / "mlx-lm-0.1-cuda-float32.json").write_text(json.dumps(other))
     (found,) = store.load()
     assert found["needs"]["b"] == {"merge": ["x"], "merge@cuda": ["x"]}
     assert not store.is_traced(found)  # the patches of `trim` were not
@@ -70,7 +69,7 @@ def test_own_trace_comes_first(place):
     cells = {"merge": "r", "trim": "r"}
     other = OTHER | {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
     for traced, found in (({"trim": ["z"]}, ["x"]), ({"merge": ["w"], "trim": ["z"]}, ["w"])):
-        file = place / store.file_name("mlx-lm-0.1", "cpu", "bfloat16")
+        file = place / "mlx-lm-0.1-cpu-bfloat16.json"
         file.write_text(json.dumps(other | {"needs": {"b": traced}}))
         (one,) = store.load()
         needed = {"merge": ["x"], "merge@bfloat16": found, "trim@bfloat16": ["z"]}

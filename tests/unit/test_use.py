@@ -18,7 +18,7 @@ from rich.console import Console
 import mlx_patches
 from mlx_patches import MlxPatchesError, Status, cli
 from mlx_patches.activation import enable, run, started
-from mlx_patches.auditing import completion, configuration, tables
+from mlx_patches.auditing import completion, configuration, explanation, tables
 from mlx_patches.core import model_types
 from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
@@ -282,8 +282,8 @@ How
     and its rest.
 """
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = cli._fill(cli._plain(doc)).splitlines()
-    assert max(map(len, lines)) <= min(width, cli.MAX_WIDTH)
+    lines = explanation.fill(explanation.plain(doc)).splitlines()
+    assert max(map(len, lines)) <= min(width, explanation.MAX_WIDTH)
     assert " ".join(" ".join(lines).split()) == " ".join(doc.split())
     assert lines.index("Why") > lines.index("Headline.")
     assert lines[-2:] == ["How", "    One line and its rest."]

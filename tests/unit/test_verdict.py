@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import pytest
+from lab_evidence import results_of
 
 import mlx_patches
 from mlx_patches import report as page
@@ -104,7 +105,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
     (shown,) = (one for one in page.content([evidence])["packages"] if one["name"] == name)
     column = [one["version"] for one in shown["releases"]].index(version)
     # The README, the chart and docs/findings.md count the same families.
-    counts = Counter(page.results_of(evidence).values())
+    counts = Counter(results_of(evidence).values())
     count = counts[words.REPAIRED] + counts[words.RED]
     fact = f"{evidence['set']}: {count} of {len(pairs)} model families wrong as released"
     assert any(one.startswith(fact) for one in screen.facts(overview)) or not count

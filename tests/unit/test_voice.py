@@ -63,8 +63,8 @@ def page(name: str) -> str:
 
 
 def summaries() -> list[str]:
-    rows = catalogue.builtin().describe().items()
-    return [f"{id_}: {fault}" for id_, row in rows for fault in voice.faults(row["summary"])]
+    found = catalogue.builtin()
+    return [f"{patch.id}: {fault}" for patch in found for fault in voice.faults(patch.summary)]
 
 
 def names() -> list[str]:
@@ -148,7 +148,6 @@ def test_summaries_name_a_product_or_a_model_family():
     stems = {match[0] for match in families if match and len(match[0]) > 2}
     products = {*DISTRIBUTIONS, *DISTRIBUTIONS.values(), *UNMEASURED, "mlx 0"}
     known = re.compile("|".join(rf"\b{re.escape(name)}" for name in stems | products))
-    rows = catalogue.builtin().describe().items()
-    text = {id_: row["summary"].lower() for id_, row in rows}
+    text = {patch.id: patch.summary.lower() for patch in catalogue.builtin()}
     assert [id_ for id_, one in text.items() if not known.search(one)] == []
     assert [id_ for id_, one in text.items() if len(one) > 100] == []

@@ -39,13 +39,6 @@ KEEP = "MLX_PATCHES_LAB_IMAGES"
 SECONDS = 400
 # The longest chunk of a prompt that cuts an image.
 CHUNK = 16
-# The names of cells, in order.
-STAGES = (
-    *("load", "ids", "pixels", "grids", "model", "request"),
-    *("fields", "chat", "chunks", "generate", "stream", "batch", "server", "saved"),
-)
-# A cell's detail if code raised: the exception's name and message.
-RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
 # The parts of a model whose features are compared if its logits differ, in order.
 FEATURES = {"tower": "vision tower", "projector": "projector", "merged": "merged embeddings"}
 _BACKEND = ", some to transformers' torchvision backend"

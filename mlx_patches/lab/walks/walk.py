@@ -133,7 +133,6 @@ class Walk:
         return self._continue(row, kept, operation) if kept else None
 
     def _continue(self, row: Row, kept: Kept, operation: Operation) -> Row:
-        """Continue a row from a copy of a cache, trimmed if possible."""
         caches = importlib.import_module("mlx_lm.models.cache")
         text, cache = list(kept.text), copy.deepcopy(kept.cache)
         trim = min(operation["trim"], len(text) - 1)

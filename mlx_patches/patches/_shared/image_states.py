@@ -23,7 +23,6 @@ class ImageStates:
     shown: Any = None
 
     def take_rows(self, rows: Sequence[int]) -> "ImageStates | None":
-        """The states of these rows; None if none of them has an image."""
         counts = tuple(self.counts[row] for row in rows)
         if not any(counts):
             return None

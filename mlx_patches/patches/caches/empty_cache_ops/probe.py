@@ -45,7 +45,6 @@ def accepts_tokens(cache: Any) -> bool:
 
 
 def feed_ones(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
-    """Feed ones to each row of a cache; returns the keys of each row."""
     rows = cache.offset.size if hasattr(cache.offset, "size") else 1
     keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, tokens, 2))] * 2)
     held: list[list[float]] = keys[:, 0, :, 0].tolist()
@@ -67,7 +66,6 @@ def extract_empty(caches: Any, kind: str) -> str:
 
 
 def merge_empty(caches: Any, kind: str) -> str:
-    """Merge empty rows, then an empty and a written row."""
     rows = [_make_cache(caches, kind.removeprefix("Batch")) for _ in range(2)]
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:

@@ -73,7 +73,6 @@ CACHELIST_STATE = Patch(
 
 
 def convert_both(batch: Any, other: Any, /) -> None:
-    """Convert the solo caches of a batch to extend, and those of the other one."""
     for one in (batch, other):
         one.cache = [convert_to_batch(layer) for layer in one.cache]
 

@@ -1,7 +1,5 @@
 """Prefills a chunked cache in calls of many sizes, and checks that it keeps the current chunk."""
 
-from collections.abc import Iterator
-
 from ....probes.kit import Result, Target, mx, own_class_of, require_names
 
 _CHUNK = 8
@@ -17,7 +15,8 @@ def probe(target: Target) -> Result:
         for size in range(1, _CHUNK + 1):
             cache = cache_class(_CHUNK)
             cache.step = _STEP
-            for start, end in split_tokens(first, size):
+            steps = ((start, start + size) for start in range(first, _TOKENS, size))
+            for start, end in ((0, first), *steps):
                 cache.maybe_trim_front()
                 keys = mx.arange(float(start), end).reshape(1, 1, -1, 1)
                 held = cache.update_and_fetch(keys, keys)[0].reshape(-1).tolist()
@@ -26,10 +25,3 @@ def probe(target: Target) -> Result:
                     place = f"calls of {first}, then {size} tokens"
                     return Result(True, f"{place}: token {start} sees {held}, not {wanted}")
     return Result(False, "every token sees its chunk")
-
-
-def split_tokens(first: int, size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each call: ``first`` tokens, then ``size`` tokens each."""
-    yield 0, first
-    for start in range(first, _TOKENS, size):
-        yield start, start + size

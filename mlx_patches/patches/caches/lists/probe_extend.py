@@ -16,7 +16,6 @@ def probe(target: Target) -> Result:
 
 
 def _probe_layers(target: Target) -> Result:
-    """Join two batches of ``CacheList`` layers, and a batch with a chunked cache."""
     extend: Any = getattr(module_of(target), target.name)
     caches = import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "CacheList"):

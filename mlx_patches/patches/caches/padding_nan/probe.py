@@ -58,7 +58,8 @@ def run_attention(cache: Any, chunks: Sequence[int], padding: float) -> Any:
             mask = cache.make_mask(chunk)
         sides = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
         sides = [
-            one if isinstance(one, mx.array) else _dequantize_side(cache, one) for one in sides
+            one if isinstance(one, mx.array) else mx.dequantize(*one, cache.group_size, cache.bits)
+            for one in sides
         ]
         outputs.append(
             mx.fast.scaled_dot_product_attention(queries[:, :, here], *sides, scale=1.0, mask=mask)
@@ -71,7 +72,3 @@ def make_causal_mask(start: int, end: int) -> Any:
     columns = mx.arange(end)
     real = columns >= mx.array(_LEFT_PADDING)[:, None]
     return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
-
-
-def _dequantize_side(cache: Any, held: Any) -> Any:
-    return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

@@ -50,7 +50,6 @@ def make_compressor(module: Any) -> Any:
 
 
 def pool_text(compressor: Any, cache: Any, chunks: list[int]) -> Any:
-    """The pooled tokens of the text, in calls of these numbers of tokens."""
     text = mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(1))
     start = 0
     for chunk in chunks:

@@ -97,15 +97,11 @@ def _check_nbytes(kind: Kind) -> Any:
 def _check_extend(kind: Kind) -> Any:
     for first, second in ((5, 0), (0, 5), (3, 300), (300, 3), (7, 7), (0, 0)):
         cache = kind.batch([0, min(1, first)], first)
-        cache.extend(_make_row(kind, second))
+        other = kind.batch([0])
+        if second:
+            feed(other, [(2, 0)], second)
+        cache.extend(other)
         yield kind.wrong(cache, [first, max(0, first - 1), second])
-
-
-def _make_row(kind: Kind, tokens: int) -> Any:
-    cache = kind.batch([0])
-    if tokens:
-        feed(cache, [(2, 0)], tokens)
-    return cache
 
 
 def _check_restored_padding(kind: Kind) -> Any:

@@ -58,7 +58,6 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
 
 
 def copy_codecs(cache: Any, other: Any) -> Any:
-    """Set a cache's codecs to the other's, or to None if it has none, and return the cache."""
     for name in _CODECS:
         setattr(cache, name, getattr(other, name, None))
     return cache

@@ -1,8 +1,5 @@
 """Merges empty recurrent caches, and extends them with written ones in both orders."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from ....probes.kit import Result, Target, mx
 from .probe_mask import make_merged_cache, require_methods
 
@@ -21,13 +18,8 @@ def probe(target: Target) -> Result:
             written[0] = written[1] = mx.full((1, 2), 5)
             cache, other = (written, empty)[::order]
             cache.extend(other)
-            problem = compare_states(cache.cache, [5, *[0] * len(kept)][::order])
-            if problem:
-                return Result(True, problem)
+            held = [state[:, 0].tolist() for state in cache.cache]
+            wanted = [5, *[0] * len(kept)][::order]
+            if held != [wanted] * len(held):
+                return Result(True, f"the rows hold {held}, not {wanted} each")
     return Result(False, "every row holds its own state")
-
-
-def compare_states(states: Sequence[Any], wanted: list[int]) -> str:
-    """Describe how the rows' states differ from ``wanted``; empty if they are equal."""
-    held = [state[:, 0].tolist() for state in states]
-    return "" if held == [wanted] * len(states) else f"the rows hold {held}, not {wanted} each"

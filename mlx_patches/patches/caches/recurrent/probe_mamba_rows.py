@@ -24,7 +24,11 @@ def probe(target: Target) -> Result:
 
 def merge_rows(kind: Any) -> str:
     """Merge rows with a history; describe a wrong state or mask, empty if all are right."""
-    batch = kind.merge([_write_row(kind, row) for row in range(len(_LENGTHS))])
+    rows = [kind() for _ in _LENGTHS]
+    for number, row in enumerate(rows):
+        for slot in range(_SLOTS):
+            row[slot] = mx.full((1, 1), number)
+    batch = kind.merge(rows)
     held = [state.reshape(-1).tolist() for state in batch.cache]
     if held != [list(range(len(_LENGTHS)))] * _SLOTS:
         return f"the batch holds {held}"
@@ -35,13 +39,6 @@ def merge_rows(kind: Any) -> str:
     mask = batch.make_mask(longest).tolist()
     wanted = [[i < length for i in range(longest)] for length in _LENGTHS]
     return "" if mask == wanted else f"mask of right padding {mask}, not {wanted}"
-
-
-def _write_row(kind: Any, number: int) -> Any:
-    cache = kind()
-    for slot in range(_SLOTS):
-        cache[slot] = mx.full((1, 1), number)
-    return cache
 
 
 def decode_extracted() -> str:

@@ -12,10 +12,10 @@ _TOKENS = 3
 def probe(target: Target) -> Result:
     """Red if a restored cache cannot make a mask, or makes a different one."""
     cache_class = require_methods(target, "make_mask", "from_state")
-    for kind, cache in (
-        ("empty", cache_class(_SLOTS)),
-        ("written", _make_written_cache(cache_class)),
-    ):
+    written = cache_class(_SLOTS)
+    for slot in range(_SLOTS):
+        written[slot] = mx.ones((1, _TOKENS))
+    for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written)):
         wanted = make_masks(cache)
         try:
             seen = make_masks(restore_cache(cache))
@@ -24,13 +24,6 @@ def probe(target: Target) -> Result:
         if seen != wanted:
             return Result(True, f"{kind}: masks {seen}, not {wanted}")
     return Result(False, "a restored cache makes the same masks")
-
-
-def _make_written_cache(cache_class: Any) -> Any:
-    cache = cache_class(_SLOTS)
-    for slot in range(_SLOTS):
-        cache[slot] = mx.ones((1, _TOKENS))
-    return cache
 
 
 def make_masks(cache: Any) -> list[Any]:

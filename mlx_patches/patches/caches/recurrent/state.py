@@ -17,12 +17,10 @@ def complete_restored(put: Function, cache: Any, saved: Any) -> None:
 ARRAYS_RESTORED = Patch(
     id="arrays-restored",
     severity="crash",
-    targets=(
-        *define(
-            "mlx_lm.models.cache:ArraysCache.state",
-            around_setter(complete_restored),
-            fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
-        ),
+    targets=define(
+        "mlx_lm.models.cache:ArraysCache.state",
+        around_setter(complete_restored),
+        fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
     ),
     probe=".probe_restored:probe",
     doc="""mlx-lm: a recurrent cache restored from its saved state crashes at the next mask.

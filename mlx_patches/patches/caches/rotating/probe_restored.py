@@ -18,18 +18,13 @@ def probe(target: Target) -> Result:
         require_names(batch_class, "meta_state")
         check = compare_rotated
     for steps in (0, 1, 2 * _WINDOW):
-        cache = _make_fed_cache(batch_class, steps)
+        cache = batch_class(_WINDOW, list(_PADDING))
+        for count in (_PROMPT, *[1] * steps):
+            feed(cache, number_tokens(cache, count))
         problem = check(restore_cache(cache), cache)
         if problem:
             return Result(True, f"after {steps} steps: {problem}")
     return Result(False, "a restored batch decodes as before")
-
-
-def _make_fed_cache(batch_class: Any, steps: int) -> Any:
-    cache = batch_class(_WINDOW, list(_PADDING))
-    for count in (_PROMPT, *[1] * steps):
-        feed(cache, number_tokens(cache, count))
-    return cache
 
 
 def number_tokens(cache: Any, count: int) -> list[list[int]]:

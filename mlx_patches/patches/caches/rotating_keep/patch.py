@@ -145,7 +145,6 @@ def solo_mask_has_keep(module: str) -> bool:
 
 
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch, with their ``keep`` if it is the same for all rows."""
     keeps = {row.keep for row in caches}
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
@@ -177,14 +176,12 @@ def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
 def make_batch_with_keep(
     make: Callable[..., list[Any]], model: Any, left_padding: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
-    """The caches of a left-padded batch, one per layer, with ``keep``."""
     caches = make(model, left_padding, *args, **kwargs)
     # Up to mlx-lm 0.30.4 there is no such argument.
     return set_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))
 
 
 def set_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
-    """Set the ``keep`` of new caches as ``make_prompt_cache`` does, and return them."""
     if max_kv_size is None or hasattr(model, "make_cache"):
         return caches
     from mlx_lm.models.cache import make_prompt_cache

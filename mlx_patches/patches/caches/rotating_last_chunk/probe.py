@@ -37,7 +37,11 @@ def find_wrong_view(
 
     Keys are numbers: a row's first token is 1.
     """
-    batch = make_batch(kind, histories)
+    longest = max(histories)
+    batch = kind(WINDOW, [longest - history for history in histories])
+    ends = mx.array(histories)[:, None, None, None]
+    prompt = ends - longest + mx.arange(1.0, longest + 1)[:, None]
+    batch.update_and_fetch(prompt, prompt)
     padded = max(lengths)
     batch.prepare(lengths=list(lengths), right_padding=[padded - one for one in lengths])
     done = 0
@@ -62,12 +66,3 @@ def find_wrong_view(
                 if seen != list(range(max(1, last - WINDOW + 1), last + 1)):
                     return f"row {row}, token {last} sees {seen}"
     return ""
-
-
-def make_batch(kind: Any, histories: Sequence[int]) -> Any:
-    longest = max(histories)
-    batch = kind(WINDOW, [longest - history for history in histories])
-    ends = mx.array(histories)[:, None, None, None]
-    prompt = ends - longest + mx.arange(1.0, longest + 1)[:, None]
-    batch.update_and_fetch(prompt, prompt)
-    return batch

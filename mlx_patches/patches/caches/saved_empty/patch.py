@@ -66,7 +66,6 @@ def load_filled(load: Function, file_name: str, return_metadata: bool = False) -
 
 
 def restore_empty(cache: Sequence[Any], shapes: dict[str, Sequence[int]]) -> None:
-    """Cut the arrays with these names back to these shapes."""
     from mlx.utils import tree_map_with_path
 
     def cut(name: str, array: Any) -> Any:

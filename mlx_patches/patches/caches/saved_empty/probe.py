@@ -14,7 +14,6 @@ def probe(target: Target) -> Result:
 
 
 def feed(caches: list[Any], count: int) -> list[Any]:
-    """Feed the cache ``count`` tokens; returns the offset, the keys, and the values' shape."""
     (cache,) = caches
     keys = mx.arange(count * 2, dtype=mx.float32).reshape(1, 1, count, 2)
     keys, values = cache.update_and_fetch(keys, mx.zeros((1, 1, count, 0)))

@@ -33,7 +33,6 @@ def probe_deltas(target: Target) -> Result:
 
 
 def compare(target: Target, family: str, side: str = "left") -> Result:
-    """Compare the logits of a batch with those of each row's solo run."""
     from ....lab import EXACT, engine, offline
     from ....lab.compare import compare_generated
     from ....lab.rows import rows_of

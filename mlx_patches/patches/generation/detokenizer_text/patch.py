@@ -46,7 +46,6 @@ def is_unknown(detokenizer: Any, token: int, /) -> bool:
 def begin_by_vocabulary(
     begin: Callable[..., None], detokenizer: Any, tokenizer: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Construct a detokenizer; the byte-level one if the vocabulary is byte-level."""
     if is_byte_level(tokenizer):
         utils = sys.modules[type(detokenizer).__module__]
         detokenizer.__class__ = utils.BPEStreamingDetokenizer
@@ -112,7 +111,6 @@ def holds_first_space(detokenizer: Any, /) -> bool:
 
 
 def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
-    """Spell the added tokens of a new detokenizer in byte letters."""
     for word, token in tokenizer.get_added_vocab().items():
         if not detokenizer._byte_decoder.keys() >= set(word):
             detokenizer.tokenmap[token] = spell_bytes(word)
@@ -121,7 +119,6 @@ def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
 def add_byte_level(
     add_token: Callable[..., None], detokenizer: Any, token: int, *args: Any, **kwargs: Any
 ) -> None:
-    """Add a token of a byte-level vocabulary; an unknown one has no text."""
     if not is_unknown(detokenizer, token):
         replace_invalid(add_token, detokenizer, token, *args, **kwargs)
 

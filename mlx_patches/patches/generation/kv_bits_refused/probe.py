@@ -104,7 +104,6 @@ def generate_lm(step: Any, model: Any) -> int:
 
 @contextmanager
 def record_lengths(kind: Any) -> Iterator[list[int]]:
-    """Record the length of each cache of a class before each of its updates."""
     update, lengths = kind.update_and_fetch, []
 
     def record(cache: Any, keys: Any, values: Any) -> Any:

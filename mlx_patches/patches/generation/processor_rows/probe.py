@@ -65,7 +65,6 @@ def probe(target: Target) -> Result:
 
 
 def _generate(module: ModuleType, rows: list[_Row]) -> None:
-    """Add, remove and generate rows, in 60 turns."""
     if module.__name__ == "mlx_lm.generate":
         sizes = {"prefill_batch_size": 4, "completion_batch_size": 8}
         generator = module.BatchGenerator(CountingModel(), **sizes)

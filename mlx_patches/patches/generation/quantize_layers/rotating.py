@@ -11,7 +11,7 @@ Retire when: The release skips these layers, or quantizes them.
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, everywhere, wrap
+from ....core.verbs import Function, Patch, in_caches, wrap
 
 
 def keep_floats(quantize: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -26,10 +26,8 @@ PATCH = Patch(
     id="quantize-rotating",
     severity="crash",
     every_model=True,
-    targets=tuple(
-        target
-        for name in ("RotatingKVCache", "BatchRotatingKVCache")
-        for target in wrap(everywhere(f"models.cache:{name}.to_quantized"), keep_floats)
+    targets=wrap(
+        in_caches("RotatingKVCache.to_quantized BatchRotatingKVCache.to_quantized"), keep_floats
     ),
     probe=".probe:probe_rotating",
 )

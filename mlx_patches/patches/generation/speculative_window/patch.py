@@ -75,7 +75,9 @@ def trim_windows(trim: Function, cache: Sequence[Any], num_tokens: int) -> Any:
         if layer.is_trimmable():
             layer.trim(num_tokens)
         else:
-            cut_window(layer, num_tokens)
+            layer._idx -= num_tokens
+            layer.offset -= num_tokens
+            layer.keys, layer.values = (s[:, :, : layer._idx] for s in (layer.keys, layer.values))
     return num_tokens
 
 
@@ -94,12 +96,6 @@ def count_trimmable(layer: Any) -> int:
         return 0  # a batch, no window, or one that is not in order
     dropped_none = layer._idx == layer.offset
     return int(layer._idx if dropped_none else max(0, layer._idx - layer.max_size))
-
-
-def cut_window(layer: Any, count: int) -> None:
-    layer._idx -= count
-    layer.offset -= count
-    layer.keys, layer.values = (side[:, :, : layer._idx] for side in (layer.keys, layer.values))
 
 
 PATCH = Patch(

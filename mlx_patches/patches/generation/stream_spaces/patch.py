@@ -19,7 +19,6 @@ SPACED = "a ,b"
 
 
 def match_tokenizer(detokenizer: Any, tokenizer: Any, /) -> None:
-    """Let a detokenizer remove spaces only if its tokenizer does."""
     if getattr(detokenizer, "clean_spaces", False) and not removes_spaces(tokenizer):
         detokenizer.clean_spaces = False
 

@@ -37,7 +37,6 @@ class Tokenizer:
 
 
 def stream(kind: Any, tokenizer: Any, text: str) -> str:
-    """Stream a text segment by segment; returns the segments joined."""
     detokenizer, streamed = kind(tokenizer), ""
     for token in tokenizer.encode(text):
         detokenizer.add_token(token)

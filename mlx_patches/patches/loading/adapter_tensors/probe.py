@@ -48,7 +48,6 @@ def make() -> Any:
 
 
 def load_into(load: Any, model: Any, tensors: dict[str, Any], **config: Any) -> Any:
-    """Save an adapter with these tensors, load it into the model, return what ``load`` returns."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
         mx.save_safetensors(str(Path(folder, "adapters.safetensors")), tensors)

@@ -40,7 +40,10 @@ def probe(target: Target) -> Result:
         module.VisionConfig.from_dict(numbers)
         return Result(False, "a tower without vision_feature_layer is accepted")
     if "granitemoehybrid" in target.module:
-        return granite(getattr(module, target.name.partition(".")[0]))
+        kind = getattr(module, target.name.partition(".")[0])
+        layers = ["linear_attention", "full_attention"] * 2
+        args = kind.from_dict({**small_config(kind), "layer_types": layers})
+        return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")
     fields, old, new = CASES[target.module.rpartition(".")[2]]
     config = {**small_config(module.ModelArgs), **fields}
     wanted = _layers_of(module, config | old)
@@ -52,13 +55,6 @@ def probe(target: Target) -> Result:
         return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
     detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"
     return Result(given != wanted, detail)
-
-
-def granite(kind: Any) -> Result:
-    """Red if a config object has names of layers that the model does not know."""
-    new = ["linear_attention", "full_attention"] * 2
-    args = kind.from_dict({**small_config(kind), "layer_types": new})
-    return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")
 
 
 def pixtral(utils: Any) -> Result:

@@ -31,7 +31,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Function, Patch, argument, before, wrap
 from ..._shared.callers import RELEASES, callers
 from ..._shared.targets import SAFE_LIMIT
 
@@ -148,33 +148,22 @@ def vlm_find_module(find: Function, config: Any, model_path: Any = None, **kwarg
 # -- the classes that transformers imports ---------------------------------------------------------
 
 
-def prefer_own_class(
-    resolve: Function,
-    trust_remote_code: Any,
-    model_name: Any,
-    has_local_code: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def prefer_own_class(trust_remote_code: Any, has_local_code: Any) -> Any:
     """Without consent, choose transformers' own class instead of the folder's."""
     if has_local_code and trust_remote_code and not _is_allowed():
-        trust_remote_code = False
-    return resolve(trust_remote_code, model_name, has_local_code, *args, **kwargs)
+        return False
+    return trust_remote_code
 
 
-def fetch_code(
-    fetch: Function, pretrained_model_name_or_path: Any, module_file: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Copy a file and its imports into the folder that transformers imports from, with consent."""
+def check_file(pretrained_model_name_or_path: Any, module_file: Any) -> None:
+    """Refuse to copy a file and its imports into the folder that transformers imports from."""
     if not _is_allowed():
         refuse(pretrained_model_name_or_path, module_file)
-    return fetch(pretrained_model_name_or_path, module_file, *args, **kwargs)
 
 
-def run_code(run: Function, class_name: Any, module_path: Any, *args: Any, **kwargs: Any) -> Any:
+def check_module(module_path: Any) -> None:
     if not _is_allowed():
         refuse(*os.path.split(module_path))
-    return run(class_name, module_path, *args, **kwargs)
 
 
 def _is_allowed() -> bool:
@@ -219,8 +208,8 @@ PATCH = Patch(
         *wrap("mlx_lm.lora:run", accept_user_consent, supports=True),
         *wrap("mlx_vlm.utils:get_model_and_args", vlm_find_module),
         *wrap(_VLM_LOADERS, accept_caller_consent, supports=True),
-        *wrap(f"{_DYNAMIC}:resolve_trust_remote_code", prefer_own_class),
-        *wrap(f"{_DYNAMIC}:get_cached_module_file", fetch_code),
-        *wrap(f"{_DYNAMIC}:get_class_in_module", run_code),
+        *argument(f"{_DYNAMIC}:resolve_trust_remote_code", "trust_remote_code", prefer_own_class),
+        *before(f"{_DYNAMIC}:get_cached_module_file", check_file),
+        *before(f"{_DYNAMIC}:get_class_in_module", check_module),
     ),
 )

@@ -10,7 +10,9 @@ def probe(target: Target) -> Result:
     """Red if either's norm weights are not shifted exactly once, conversion included."""
     sanitize, wrong = require(target), []
     for label, weights, wanted in checkpoints(target):
-        got = _norm_of(sanitize(stand_in(), weights))
+        shifted = sanitize(stand_in(), weights)
+        (norm,) = [value for name, value in shifted.items() if name.endswith("norm.weight")]
+        got = float(norm.reshape(-1)[0].item())
         if got != wanted:
             wrong.append(f"{label}: {got:g}, not {wanted:g}")
     return Result(bool(wrong), "; ".join(wrong) or "every checkpoint's norms are shifted once")
@@ -50,8 +52,3 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
                 weights["mtp.norm.weight"] = mx.zeros((4,))
             out.append((label + more, weights, 1.25))
     return out
-
-
-def _norm_of(weights: dict[str, Any]) -> float:
-    (value,) = [v for name, v in weights.items() if name.endswith("norm.weight")]
-    return float(value.reshape(-1)[0].item())

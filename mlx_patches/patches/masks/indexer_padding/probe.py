@@ -33,7 +33,6 @@ def probe(target: Target) -> Result:
 
 
 def make_cache(module: Any, side: str) -> Any:
-    """The caches of a layer, with padding to come on one side."""
     left = PADDING if side == "left" else [0] * len(PADDING)
     caches = import_module("mlx_vlm.models.cache")
     parts = [*(caches.BatchKVCache(left) for _ in range(2)), caches.BatchPoolingCache(POOL, left)]

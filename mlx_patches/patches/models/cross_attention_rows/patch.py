@@ -39,7 +39,8 @@ def keep_states(call: Function, bound: inspect.BoundArguments) -> Any:
             bound.arguments.update(build_arguments(images))
         elif states is not None and (rows or mask is not None):
             counts = (states.shape[1],) * states.shape[0]
-            shown = None if mask is None else is_shown(mask)
+            # The states that the last token attends to.
+            shown = None if mask is None else mask[:, :, -1:] > HIDDEN
             update_record(cache[0], images=ImageStates(states, counts, shown))
     return call(*bound.args, **bound.kwargs)
 
@@ -58,11 +59,6 @@ def find_images(cache: Any) -> ImageStates | None:
     record = read_record(cache)
     images = record.images if record else None
     return images if images and len(images.counts) == (count_batch(cache) or 1) else None
-
-
-def is_shown(mask: Any) -> Any:
-    """Which states (rows, 1, 1, states) the last token of a prompt attends to."""
-    return mask[:, :, -1:] > HIDDEN
 
 
 def build_arguments(images: ImageStates) -> dict[str, Any]:

@@ -34,7 +34,6 @@ def find_block(target: Target, name: str) -> tuple[Any, Any]:
 def compare_block(
     block: Any, gate: Any, count: int, rank: Callable[[Any], Any], normal: bool = False
 ) -> Result:
-    """Compare a block with the sum over the experts that rank highest."""
     x = mx.random.normal((1, 12, gate.weight.shape[-1]), key=mx.random.key(1))
     scores = mx.softmax(x @ gate.weight.T, axis=-1)
     places = mx.argsort(mx.argsort(-rank(scores), axis=-1), axis=-1)

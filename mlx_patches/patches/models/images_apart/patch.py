@@ -34,7 +34,10 @@ def call_by_image(axis: int) -> Function:
         parts = list(split_images(pixels, grid_thw, axis))
         if len(parts) < 2:
             return call(tower, pixels, grid_thw, *rest, **more)
-        return join_features([call(tower, *part, *rest, **more) for part in parts])
+        features = [call(tower, *part, *rest, **more) for part in parts]
+        if isinstance(features[0], list):
+            return list(itertools.chain.from_iterable(features))
+        return mx.concatenate(features)
 
     return call_tower
 
@@ -46,12 +49,6 @@ def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]
         return
     for index, part in enumerate(mx.split(pixels, ends[:-1], axis=axis)):
         yield part, grids[index : index + 1]
-
-
-def join_features(features: list[Any]) -> Any:
-    if isinstance(features[0], list):
-        return list(itertools.chain.from_iterable(features))
-    return mx.concatenate(features)
 
 
 PATCH = Patch(

@@ -44,14 +44,10 @@ def call_with_positions(
     given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
     if inputs.shape[0] > 1 and cache and all(value is None for value in given):
         first: Any = next((layer for layer in cache if layer is not None), None)
-        if hasattr(first, "offset") and not is_even_decode(cache, inputs.shape[1]):
+        skips_mask = importlib.import_module(MODULE)._can_skip_uniform_batch_decode_mask
+        if hasattr(first, "offset") and not skips_mask(cache, inputs.shape[1]):
             kwargs["position_ids"] = count_positions(first.offset, *inputs.shape)
     return call(model, inputs, inputs_embeds, mask, cache, **kwargs)
-
-
-def is_even_decode(cache: Any, length: int) -> bool:
-    module = importlib.import_module(MODULE)
-    return bool(module._can_skip_uniform_batch_decode_mask(cache, length))
 
 
 def count_positions(offset: Any, rows: int, length: int) -> Any:

@@ -76,15 +76,11 @@ def measure_rows(target: Target, model: Any, cache: Any, prompts: Sequence[Any])
         own = model.make_cache()
         model.call([prompt], own)
         for held, solo in zip(list_recurrent(cache), list_recurrent(own), strict=True):
-            for state, expected in pair_states(target, held.cache, solo.cache):
+            pairs = list(zip(held.cache, solo.cache, strict=True))
+            # The scan does not change the convolution's state.
+            for state, expected in pairs[1:] if _is_scan(target) else pairs:
                 worst = max(worst, measure_distance(state[row : row + 1], expected))
     return worst
-
-
-def pair_states(target: Target, held: Sequence[Any], solo: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Pairs of a layer's states, batch and solo; without the convolution's for the scan."""
-    pairs = list(zip(held, solo, strict=True))
-    return pairs[1:] if _is_scan(target) else pairs
 
 
 def _build_with(target: Target) -> Any:

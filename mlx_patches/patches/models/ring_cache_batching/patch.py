@@ -19,7 +19,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, define, mx, wrap
+from ....core.verbs import Function, Patch, add, mx, wrap
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
@@ -27,32 +27,28 @@ MODULE = "mlx_vlm.models.unlimited_ocr.language"
 _ONE_TO_COME = -1
 
 
-def define_call(original: Any) -> Function:
+def call_with_mask(
+    model: Any,
+    inputs: Any,
+    inputs_embeds: Any = None,
+    mask: Any = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> Any:
     """The model's inherited call, with a mask that hides what a ring would drop."""
-
-    def __call__(
-        model: Any,
-        inputs: Any,
-        inputs_embeds: Any = None,
-        mask: Any = None,
-        cache: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        # The number of generated tokens that the model attends to; None for all.
-        window = model.config.sliding_window_size or model.config.sliding_window
-        prompt = inputs_embeds is not None or (cache and is_ring(cache[0]) and not cache[0].offset)
-        if cache and window is not None and not prompt and not is_ring(cache[0]):
-            if inputs.shape[1] > 1:
-                record_pending(cache[0])
-            elif mask is None:
-                mask = build_mask(cache[0], window)
-        inherited = importlib.import_module(MODULE).DeepseekLanguageModel
-        output = inherited.__call__(model, inputs, inputs_embeds, mask, cache, **kwargs)
-        if cache and prompt:
-            end_prompts(cache)
-        return output
-
-    return __call__
+    # The number of generated tokens that the model attends to; None for all.
+    window = model.config.sliding_window_size or model.config.sliding_window
+    prompt = inputs_embeds is not None or (cache and is_ring(cache[0]) and not cache[0].offset)
+    if cache and window is not None and not prompt and not is_ring(cache[0]):
+        if inputs.shape[1] > 1:
+            record_pending(cache[0])
+        elif mask is None:
+            mask = build_mask(cache[0], window)
+    inherited = importlib.import_module(MODULE).DeepseekLanguageModel
+    output = inherited.__call__(model, inputs, inputs_embeds, mask, cache, **kwargs)
+    if cache and prompt:
+        end_prompts(cache)
+    return output
 
 
 def start_generation(generate: Function, prompts: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,15 +107,10 @@ def build_mask(cache: Any, window: int) -> Any:
     return seen[:, None, None]
 
 
-def define_merge(original: Any) -> Any:
-    """``merge`` of rings: a plain batch cache that records the lengths of their prompts."""
-
-    def merge_rows(cls: Any, caches: Sequence[Any]) -> Any:
-        return importlib.import_module("mlx_vlm.models.cache").BatchKVCache.merge(
-            [unroll_ring(ring) for ring in caches]
-        )
-
-    return classmethod(merge_rows)
+def merge_rings(cls: Any, caches: Sequence[Any]) -> Any:
+    """A plain batch cache that records the lengths of the rings' prompts."""
+    module = importlib.import_module("mlx_vlm.models.cache")
+    return module.BatchKVCache.merge([unroll_ring(ring) for ring in caches])
 
 
 def unroll_ring(ring: Any) -> Any:
@@ -151,18 +142,8 @@ PATCH = Patch(
     id="ring-cache-batching",
     formerly="ring-rows",
     targets=(
-        *define(
-            f"{MODULE}:LanguageModel.__call__",
-            define_call,
-            fingerprint_of=("LanguageModel",),
-            defines_new_attribute=True,
-        ),
-        *define(
-            f"{MODULE}:RingSlidingKVCache.merge",
-            define_merge,
-            fingerprint_of=("RingSlidingKVCache",),
-            defines_new_attribute=True,
-        ),
+        *add(f"{MODULE}:LanguageModel.__call__", call_with_mask, "LanguageModel"),
+        *add(f"{MODULE}:RingSlidingKVCache.merge", classmethod(merge_rings), "RingSlidingKVCache"),
         *wrap(
             "mlx_vlm.generate.ar:PromptProcessingBatch.generate", start_generation, supports=True
         ),

@@ -39,17 +39,12 @@ def prepare(call: BatchCall) -> Any:
             call.put("rope_deltas", None)
     for name in padding:
         call.put(name, None)
-    views = [hide_left_padding(layer, int(offset)) for layer in call.get("cache")]
-    call.put("cache", views)
+    # Without ``left_padding``: with it, the attention slices out each row, with two device reads
+    # per layer. The mask shows the padding.
+    columns = int(offset)
+    at = {"offset": lambda cache: columns}
+    call.put("cache", [_view()(layer, at) for layer in call.get("cache")])
     return None
-
-
-def hide_left_padding(cache: Any, offset: int) -> Any:
-    """A view of a cache without ``left_padding``: only its mask shows the padding.
-
-    With ``left_padding``, the attention slices out each row, with two device reads per layer.
-    """
-    return _view()(cache, {"offset": lambda cache: offset})
 
 
 @functools.cache

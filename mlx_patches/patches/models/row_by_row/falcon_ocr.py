@@ -4,7 +4,7 @@ from typing import Any
 
 from ....core.arrays import mx
 from ..._shared.parts import Overlay
-from .offsets import EMBEDDINGS, REFUSED, TEXT, BatchCall, RowOffset, count_positions
+from .offsets import EMBEDDINGS, REFUSED, TEXT, BatchCall, count_positions
 
 # The model's attribute for all rows' deltas; older releases keep one row's.
 DELTAS = "_rope_deltas"
@@ -29,11 +29,14 @@ def prepare(call: BatchCall) -> Any:
         return REFUSED
     if call.length == 1:
         return None
-    if call.is_text():
-        own = count_text_positions(call)
+    if call.is_text() and call.get(EMBEDDINGS) is not None:
+        own = call.offset.positions(call.length)
+    elif call.is_text():  # the model adds a row's delta to the positions of token ids only
+        own = count_positions(call.offset, call.length, call.start_deltas())
     elif has_images(call):
-        own = call.get(POSITIONS)
-        call.put(MASK, hide_padding(call.get(MASK), call.offset))
+        own, mask = call.get(POSITIONS), call.get(MASK)
+        shown = mx.arange(mask.shape[-1]) >= -call.offset.rows[:, None]  # not the left padding
+        call.put(MASK, mask & shown[:, None, None, :])
     else:
         return REFUSED
     given = call.get("rope_deltas")
@@ -41,16 +44,6 @@ def prepare(call: BatchCall) -> Any:
         call.model._rope_deltas = given
     call.put_model(model=AtPositions(call.model.model, own))
     return None
-
-
-def count_text_positions(call: BatchCall) -> Any:
-    """The positions (rows, length) of text, as the model computes them for a single row.
-
-    It adds a row's delta to the positions of token ids, but not to those of embeddings.
-    """
-    if call.get(EMBEDDINGS) is not None:
-        return call.offset.positions(call.length)
-    return count_positions(call.offset, call.length, call.start_deltas())
 
 
 def has_images(call: BatchCall) -> bool:
@@ -71,12 +64,6 @@ def has_images(call: BatchCall) -> bool:
     return (
         sizes == expected and call.get(MASK).dtype == mx.bool_ and call.get(EMBEDDINGS) is not None
     )
-
-
-def hide_padding(mask: Any, offset: RowOffset) -> Any:
-    """A prompt's mask (rows, 1, length, length), with the rows' left padding hidden."""
-    shown = mx.arange(mask.shape[-1]) >= -offset.rows[:, None]
-    return mask & shown[:, None, None, :]
 
 
 class AtPositions(Overlay):

@@ -28,7 +28,10 @@ def prepare(call: BatchCall) -> Any:
     """
     decoder, offset, length = call.model.model, call.offset, call.length
     sections = decoder.layers[0].self_attn.xdrope_section
-    if not sections or (length > 1 and (not call.is_text() or has_positions(call))):
+    # The position ids on the model may be those of the prompt that the embeddings are of.
+    known, embeddings = getattr(call.model, POSITIONS, None), call.get(EMBEDDINGS)
+    may_be_image = known is not None and embeddings is not None
+    if not sections or (length > 1 and (not call.is_text() or may_be_image)):
         return REFUSED
     call.put_mask()
     own = mx.broadcast_to(offset.positions(length)[:, None], (call.rows, len(sections), length))
@@ -57,12 +60,6 @@ def forget_computed(call: Callable[..., Any]) -> Callable[..., Any]:
                 model._position_ids = None
 
     return call_model
-
-
-def has_positions(call: BatchCall) -> bool:
-    """Whether a prompt is passed as embeddings while the model has position ids of some prompt."""
-    known = getattr(call.model, POSITIONS, None)
-    return known is not None and call.get(EMBEDDINGS) is not None
 
 
 def extend_table(layer: Any, length: int) -> Any:

@@ -114,7 +114,6 @@ def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
 def forward_per_row(
     call: Function, bound: inspect.BoundArguments, layers: Sequence[Any], parts: Sequence[RowPart]
 ) -> Any:
-    """Feed the rows one by one, and return the output of the batch."""
     model, cache = bound.args[0], find_argument(bound, "cache")
     saved, deltas = getattr(model, POSITIONS, None), getattr(model, DELTAS, None)
     left: list[Any] = []

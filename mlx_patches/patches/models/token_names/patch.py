@@ -17,7 +17,6 @@ _FAMILIES = "phi phixtral qwen recurrent_gemma stablelm zaya1_vl"
 
 
 def call_with_tokens(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a language model with its tokens (rows, length) as the first argument."""
     if is_named(model, *args, **kwargs):
         args = (kwargs.pop(GIVEN),)
     return call(model, *args, **kwargs)

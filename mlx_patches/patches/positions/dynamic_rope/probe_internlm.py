@@ -45,7 +45,6 @@ def measure_difference(module: Any, kind: str, place: int) -> float:
 
 
 def make_layer(module: Any, kind: str) -> Any:
-    """Make an attention layer of the release with a scaling of this kind."""
     config = getattr(module, "ModelArgs", None) or module.ModelConfig
     scaling = None if kind == "none" else {"rope_type": kind, "type": kind, "factor": FACTOR}
     return module.Attention(

@@ -48,7 +48,6 @@ def call_with_fed(
     cache: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Call the language model with the features and the mask of the tokens that are fed."""
     features: Any = kwargs.get(FEATURES)
     visual: Any = kwargs.get(MASK)
     if is_by_row(kwargs) and visual is not None:

@@ -15,7 +15,6 @@ _LENGTHS = ((5, 9), (9, 5, 2))
 
 
 def build_model(model_type: str) -> Any:
-    """Build a tiny Mistral 3 whose text model is ``ministral3`` or ``mistral4``."""
     fields: dict[str, Any] = _FIELDS | (_MISTRAL4 if model_type == "mistral4" else {})
     return tiny("mlx-vlm", "mistral3", model_type=model_type, **fields)
 

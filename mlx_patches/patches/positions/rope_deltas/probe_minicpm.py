@@ -44,7 +44,6 @@ def decode(model: Any) -> None:
 
 
 def feed_chunks(model: Any, between: Callable[[], None]) -> Any:
-    """The logits of the batch's second chunk, after a call of ``between``."""
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(CHUNKS[0]))
     first, second = (mx.array(chunk) for chunk in CHUNKS)

@@ -50,7 +50,8 @@ def follow_rows(target: Target) -> Result:
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with with_patches(_OTHERS):
         # Solo runs first: they must not read state that the batch left on the model.
-        rows = rows_with_images(model)
+        images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
+        rows = [*images, *rows_of(model, [_LENGTH])]
         solos = [solo(model, row) for row in rows]
         engine.forget(model)
         moved = _MOVES[operation](Rows(model, caches, kind), rows)
@@ -61,7 +62,6 @@ def follow_rows(target: Target) -> Result:
 
 @functools.cache
 def build_model(families: tuple[str, ...]) -> Any:
-    """Build a tiny model of the first of these families that takes images."""
     reasons = []
     for family in families:
         try:
@@ -72,12 +72,6 @@ def build_model(families: tuple[str, ...]) -> Any:
         else:
             return model
     raise NotApplicable("; ".join(reasons))
-
-
-def rows_with_images(model: Any) -> list[Any]:
-    """Two rows with images of different shapes and a text, all of one length."""
-    images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
-    return [*images, *rows_of(model, [_LENGTH])]
 
 
 class Rows:

@@ -88,7 +88,6 @@ def next_chunk(feed: Feed, passed: Mapping[str, Any]) -> Chunk:
 
 
 def slice_chunk(position_ids: Any, offset: int, length: int) -> Any:
-    """The position ids of one chunk of a whole text."""
     if not length < position_ids.shape[-1] >= offset + length:
         return position_ids
     return position_ids[..., offset : offset + length]

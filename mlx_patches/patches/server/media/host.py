@@ -109,7 +109,6 @@ def check_local(source: Any, name: str) -> str:
 
 
 def find_ending(content: bytes, name: str) -> str:
-    """The file name's ending for this content."""
     if name != "audio":
         return {"image": "png", "video": "mp4"}[name]
     return _SOUNDS.get(content[:4]) or ("m4a" if content[4:8] == b"ftyp" else "mp3")
@@ -124,7 +123,6 @@ def register_file(register: Function, files: Any, path: Any) -> Any:
 def transcribe_checked(
     transcribe: Function, engine: Any, audio_path: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Transcribe an upload, if its container is an audio one."""
     check_source("the upload", lambda: check_upload(audio_path))
     return transcribe(engine, audio_path, *args, **kwargs)
 

@@ -23,7 +23,6 @@ _JSON = {"true": True, "false": False, "null": None}
 
 
 def parse_python(parse: Function, text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; a list if there are several calls."""
     calls = find_calls(text)
     if not calls:
         return parse(text, *args, **kwargs)

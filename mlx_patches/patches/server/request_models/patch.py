@@ -47,7 +47,6 @@ def is_allowed(name: Any, started: Iterable[str | None] = ()) -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Whether a name is that of a model in the local Hub cache."""
     if not _REPO.fullmatch(name) or ".." in name or "--" in name:
         return False
     hub: Any = importlib.import_module("huggingface_hub.constants")

@@ -37,8 +37,9 @@ class Taken:
     def get(self, take: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The next request that can join others: (queue of its answer, request, arguments)."""
         request = take(*args, **kwargs)
-        while (error := find_refusal(request)) is not None:
-            request[0].put(error)
+        # The server checks the other arguments, but encodes stop words next to the batch.
+        while fault := find_stop_fault(getattr(request[-1], "stop_words", [])):
+            request[0].put(ValueError(fault))
             request = take(*args, **kwargs)
         self.answers.add(request[0])
         self.has_taken = True
@@ -50,15 +51,6 @@ class Taken:
         self.answers.clear()
         self.has_taken = False
         return answers
-
-
-def find_refusal(request: tuple[Any, ...]) -> ValueError | None:
-    """The error for a request that would end the batch that it joins; None if it would not.
-
-    The server checks the types of the other arguments, but encodes stop words next to the batch.
-    """
-    fault = find_stop_fault(getattr(request[-1], "stop_words", []))
-    return ValueError(fault) if fault else None
 
 
 def restart_after_errors(generate: Callable[[Any], None], server: Any) -> None:

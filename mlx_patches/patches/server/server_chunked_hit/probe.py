@@ -32,7 +32,6 @@ def probe(target: Target) -> Result:
 
 
 def feed(cache: Any, length: int) -> Any:
-    """Feed the cache tokens 0, 1, ... in chunks; returns the cache."""
     cache.step = _CHUNK
     for start in range(0, length, _CHUNK):
         cache.maybe_trim_front()

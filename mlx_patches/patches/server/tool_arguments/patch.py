@@ -30,7 +30,8 @@ def convert_value(
     convert: Callable[..., Any], text: str, name: str, schema: Mapping[str, Any], *more: Any
 ) -> Any:
     """A parameter's value by its schema; the text itself if it cannot be converted."""
-    kind = find_type(schema, name)
+    entry = schema.get(name)
+    kind = str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
     try:
         value = convert(text, name, schema, *more)
     except (ValueError, SyntaxError):
@@ -39,16 +40,10 @@ def convert_value(
         if is_integer(text):
             return int(float(text))
         raise
-    if value is text and not kind and schema.get(name):
+    if value is text and not kind and entry:
         read = read_json(text, text)
         return read if isinstance(read, (dict, list)) else text
     return value
-
-
-def find_type(schema: Mapping[str, Any], name: str) -> str:
-    """The type of a parameter in a tool's schema; empty if it has none."""
-    entry = schema.get(name)
-    return str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
 
 
 def is_integer(text: str) -> bool:
@@ -87,7 +82,6 @@ def strip_name(text: str) -> str:
 
 
 def parse_each_call(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; a list if there are several calls."""
     calls = list(find_calls(text))
     if not calls or (len(calls) == 1 and re.match(r"\s*\w+\[ARGS\]", text)):
         return parse(text, *args, **kwargs)

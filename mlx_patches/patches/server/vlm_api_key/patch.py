@@ -32,7 +32,6 @@ def guard_registered() -> None:
 
 
 def has_key_check(app: Any) -> bool:
-    """Whether the routes of an app are registered with the check of the key."""
     check = make_key_check().dependency
     return any(one.dependency is check for one in app.router.dependencies)
 

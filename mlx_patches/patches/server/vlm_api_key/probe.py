@@ -57,7 +57,6 @@ class Dependencies(SimpleNamespace):
 
 
 async def _send(app: Any, method: str, path: str) -> int:
-    """Send a request without a body; returns its status."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:

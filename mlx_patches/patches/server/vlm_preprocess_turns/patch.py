@@ -17,7 +17,6 @@ _turn = threading.Lock()
 
 
 def prepare_in_turn(prepare: Function, server: Any, *args: Any, **kwargs: Any) -> Any:
-    """Prepare a request's inputs while no other thread does."""
     with _turn:
         return prepare(server, *args, **kwargs)
 

@@ -125,7 +125,6 @@ def _read_answer(answer: Queue[Any]) -> str:
 
 
 def make_inputs(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """The inputs that a processor returns for requests with these prompts."""
     ids = {str(prompt): mx.array([[1, prompt]]) for prompt in prompts}
     return {
         text: {"input_ids": one, "attention_mask": mx.ones_like(one)} for text, one in ids.items()

@@ -65,7 +65,6 @@ def has_stops(args: Any) -> bool:
 
 
 def cut_answer(tokens: Any, prompt: Any, args: Any) -> Iterator[Any]:
-    """The tokens of an answer up to the first stop string."""
     if isinstance(args.stop, StopSequences):
         found = cut_message(tokens, args.stop, find_sections(prompt, args))
     else:

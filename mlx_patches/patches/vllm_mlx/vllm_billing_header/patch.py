@@ -17,7 +17,6 @@ _LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
 
 
 def remove_line(request: Any) -> Any:
-    """A request whose system prompt is without the line."""
     system = cut_line(request.system)
     return request if system == request.system else request.model_copy(update={"system": system})
 

@@ -29,7 +29,6 @@ def refuse_empty_text(engine: Any, /, prompt: Any) -> None:
 
 
 def is_empty(scheduler: Any, request: Any) -> bool:
-    """Whether a request's prompt, tokens or a text, has no tokens."""
     tokens = request.prompt_token_ids
     prompt = request.prompt if tokens is None else tokens
     if not isinstance(prompt, str):

@@ -31,7 +31,6 @@ async def parse_lenient(parse: Any, request: Any) -> Any:
 
 
 def double_backslashes(body: bytes) -> bytes:
-    """The body with its lone backslashes doubled."""
     return _ESCAPE.sub(lambda found: found[0] if found[1] else b"\\\\", body)
 
 

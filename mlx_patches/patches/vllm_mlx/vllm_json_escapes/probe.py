@@ -24,7 +24,6 @@ def probe(target: Target) -> Result:
 
 
 def post_message(server: ModuleType, path: str, body: bytes) -> Any:
-    """The system text that the endpoint parsed, or the error that it raised."""
     seen: list[Any] = []
 
     class Enough(Exception):
@@ -54,7 +53,6 @@ def post_message(server: ModuleType, path: str, body: bytes) -> Any:
 
 
 async def send_request(app: Any, path: str, body: bytes) -> None:
-    """Send one request to an ASGI application, with its body in two parts."""
     half = body.index(b"\\") + 1
     parts = [
         {"type": "http.request", "body": body[:half], "more_body": True},

@@ -21,12 +21,14 @@ from ....core.verbs import Patch, result
 
 # Attribute that marks a cache which lacks tokens that its offset counts.
 INCOMPLETE = "_mlx_patches_incomplete"
+# A cache has one of them; the host also stores entries without caches.
+_OF_CACHES = ("offset", "state", "caches")
 
 
 def cut_hit(hit: Any, prefixes: Any, tokens: Sequence[int], /) -> Any:
     """The caches of a prefix and the tokens that are left to feed, at least one; or a miss."""
     found, rest = hit
-    if not found or not any(map(is_cache, found)):
+    if not found or not any(hasattr(layer, name) for layer in found for name in _OF_CACHES):
         return hit
     held = min(len(tokens) - len(rest), len(tokens) - 1)
     cut = cut_caches(found, held) if held > 0 else None
@@ -35,11 +37,6 @@ def cut_hit(hit: Any, prefixes: Any, tokens: Sequence[int], /) -> Any:
             prefixes._last_match_type = "miss"
         return None, tokens
     return cut, list(tokens[held:])
-
-
-def is_cache(layer: Any) -> bool:
-    """Whether a layer is a cache; the host also stores entries without caches."""
-    return any(hasattr(layer, name) for name in ("offset", "state", "caches"))
 
 
 def cut_caches(caches: Sequence[Any], length: int) -> list[Any] | None:

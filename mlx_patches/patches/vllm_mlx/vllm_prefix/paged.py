@@ -140,10 +140,10 @@ def store_blocks(
     """Store a sequence in blocks that are found by prefix; returns its table, or None."""
     if not cache_data or not all(isinstance(layer, dict) for layer in cache_data):
         return store(cache, request_id, tokens, cache_data)
-    length = count_tokens(cache_data)
-    if length is None:
+    lengths = {layer["state"][0].shape[-2] for layer in cache_data if is_sequence(layer)}
+    if len(lengths) != 1:  # no cache can be cut, or they hold different numbers of tokens
         return None
-    known = list(tokens[:length])
+    known = list(tokens[: lengths.pop()])
     table = store(cache, request_id, known, Layers(cache_data, known))
     index: Index = vars(cache).setdefault(INDEX, Index())
     blocks = cache.paged_cache.allocated_blocks
@@ -152,12 +152,6 @@ def store_blocks(
         if content and (blocks[id_].token_count == cache.block_size or content.has_whole):
             index.add(id_, content.end, content.key)
     return table
-
-
-def count_tokens(layers: Sequence[dict[str, Any]]) -> int | None:
-    """The number of tokens in the caches that can be cut; None if none can, or they differ."""
-    lengths = {layer["state"][0].shape[-2] for layer in layers if is_sequence(layer)}
-    return lengths.pop() if len(lengths) == 1 else None
 
 
 def is_sequence(layer: dict[str, Any]) -> bool:
@@ -171,7 +165,6 @@ def is_sequence(layer: dict[str, Any]) -> bool:
 def cut_block(
     extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int, *rest: Any
 ) -> Any:
-    """The content of a block with the tokens from ``start_idx`` to ``end_idx``."""
     if not isinstance(cache_data, Layers):
         return extract(cache, cache_data, start_idx, end_idx, *rest)
     last = end_idx == len(cache_data.tokens)
@@ -252,7 +245,6 @@ def find_content(block: Any) -> Content | None:
 
 
 def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
-    """Restore the caches of a table's blocks; None if a block is missing."""
     blocks = cache.paged_cache.allocated_blocks
     ids = block_table.block_ids if block_table else []
     contents = [find_content(blocks.get(id_)) for id_ in ids]

@@ -26,7 +26,6 @@ def probe(target: Target) -> Result:
 
 
 def admit(memory: Any, generation: Executor) -> Any:
-    """Admit a request with the release's engine; returns its caches."""
     engine = import_module("vllm_mlx.engine_core").EngineCore
     kind = import_module("vllm_mlx.scheduler").Scheduler
     scheduler = SimpleNamespace(
@@ -51,7 +50,6 @@ def admit(memory: Any, generation: Executor) -> Any:
 
 
 def make_filled(memory: Any) -> Any:
-    """Make a prefix cache that holds one prompt."""
     from mlx_lm.models.cache import KVCache
 
     prefixes = memory.MemoryAwarePrefixCache(model=object(), config=memory.MemoryCacheConfig())

@@ -50,7 +50,6 @@ def answer_uncached(model: Any, prompt: list[int]) -> list[int]:
 
 
 def fill_cache(model: Any, **config: Any) -> Server:
-    """A server whose prefix cache has the prefix."""
     server = Server(model, **config)
     server.answer([*_PREFIX, 93], repetition_penalty=PENALTY)
     return server

@@ -51,7 +51,6 @@ def run_batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> 
 
 
 def run_solo(model: Any, prompt: Sequence[int]) -> list[int]:
-    """A prompt's greedy answer without the generator."""
     cache, tokens = model.make_cache(), mx.array([prompt])
     answer: list[int] = []
     for _ in range(_TOKENS):

@@ -25,7 +25,6 @@ def make_mergeable(cache: Any) -> None:
 
 
 def convert_caches(caches: Sequence[Any]) -> list[Any]:
-    """The caches as the generator accepts them."""
     from mlx_lm.models.cache import RotatingKVCache
 
     accepted = []

@@ -12,7 +12,7 @@ Retire when: vllm-mlx below 0.4.1 is no longer supported.
 """
 
 import importlib
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator
 from copy import copy
 from functools import partial
 from types import coroutine
@@ -66,17 +66,12 @@ def run_step(step: Any, own: States) -> Generator[Any, Any, Any]:
 
 def swap_attributes(states: States) -> States:
     """Give the parsers these attributes, or those of a new parser; returns the previous ones."""
-    had = {}
-    for parser in dict.fromkeys([*states, *find_parsers()]):
+    server, had = vars(importlib.import_module("vllm_mlx.server")), {}
+    shared = [server[name] for name in PARSERS if server.get(name) is not None]
+    for parser in dict.fromkeys([*states, *shared]):
         had[parser] = vars(parser)
         parser.__dict__ = states[parser] if parser in states else build_attributes(parser)
     return had
-
-
-def find_parsers() -> Iterator[Any]:
-    """The parsers that the server shares between streams."""
-    server = vars(importlib.import_module("vllm_mlx.server"))
-    return (server[name] for name in PARSERS if server.get(name) is not None)
 
 
 def build_attributes(parser: Any) -> dict[str, Any]:
