@@ -102,7 +102,8 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
         target.defines_new_attribute and any(name.partition(".")[0] == owner for name in prints)
     )
     if not found or not present:
-        return Found(missing=f"{target.module} does not define {owner}")
+        lacks = target.name if owner in prints else owner
+        return Found(missing=f"{target.module} does not define {lacks}")
     if target.defines_new_attribute and target.name in prints:
         return Found(missing=f"the release defines {target.path} itself")
     released = known_files.has(str(path), found)

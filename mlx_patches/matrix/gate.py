@@ -110,9 +110,10 @@ class Gate:
         rule, installed = self.matrix.rule(patch.id, distribution), self.installed(distribution)
         if installed is None or rule is None:
             return False
-        if decide_by_rule(rule, installed, "", None).ok:
-            return True
         own = [t for t in patch.targets if t.distribution == distribution and not t.supports]
+        if decide_by_rule(rule, installed, "", None).ok:
+            # An unmeasured rule holds for every release, also for those with other code.
+            return distribution not in UNMEASURED or not all(in_file(t).missing for t in own)
         return any(
             decide_by_rule(rule, installed, t.name, in_file(t).body or UNREADABLE).ok for t in own
         )

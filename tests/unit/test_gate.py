@@ -62,8 +62,10 @@ def test_supporting_target_follows_others(needed, ok):
 
 @pytest.mark.parametrize("version", ["4.56.2", "5.0.0rc1", "99.0"])
 @pytest.mark.parametrize("others", [{}, {"fake-lm": Installed("fake-lm", "2.0")}])
-def test_library_is_patched_in_every_release(version, others):
-    own = target("C.f", distribution="transformers")
+def test_library_is_patched_in_every_release(version, others, tmp_path, monkeypatch):
+    (tmp_path / "library.py").write_text("class C:\n    def f(self): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = target("C.f", "library", distribution="transformers")
     carrier = target("load", distribution="fake-lm", supports=True)
     patch = patch_of(own, target("g", distribution="fake-lm"), carrier)
     matrix = matrix_for(patch, rule={"affected": "<2.0"})
@@ -248,6 +250,18 @@ def test_supporting_target_in_unmeasured_release(tmp_path, monkeypatch):
         rule = {"affected": "<=1.0", "bodies": {"Model.run": {"affected": [known]}}}
         judging = gate.Gate(matrix_for(patch, rule=rule), lambda name: Installed(name, "9.9"))
         assert judging.decide(patch, helper, Found(NEW)).ok is ok
+
+
+@pytest.mark.parametrize(("name", "ok"), [("Handler.submit", True), ("Handler.renamed", False)])
+def test_supporting_target_of_an_unmeasured_host(tmp_path, monkeypatch, name, ok):
+    """Half a patch crashed mlx-openai-server 1.6.3, which has none of the defective code."""
+    (tmp_path / "handlers.py").write_text("class Handler:\n    def submit(self): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    host = {"distribution": "mlx-openai-server"}
+    helper = target("Handler.answer", "handlers", supports=True, **host)
+    patch = patch_of(target(name, "handlers", **host), helper)
+    judging = gate.Gate(matrix_for(patch, rule={"affected": ">=0"}), lambda n: Installed(n, "1.6"))
+    assert judging.decide(patch, helper, Found(NEW)).ok is ok
 
 
 def test_reason_names_commit():
