@@ -8,6 +8,7 @@ import pytest
 from mlx_patches.patches.server.server_ignored_parameters import patch
 from mlx_patches.patches.server.server_ignored_parameters.probe import find_error
 from mlx_patches.probes.lm_server import (
+    CHAT,
     COMPLETIONS,
     make_context,
     make_generator,
@@ -40,6 +41,14 @@ def test_unreadable_body_gets_status_400(text, server):
     handler = make_handler(server, make_generator(server, make_context(server), []), COMPLETIONS)
     handler._set_completion_headers = replied = Mock()
     send_text(handler, text)
+    replied.assert_called_once_with(400)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_request_without_a_prompt_gets_status_400(path, server):
+    handler = make_handler(server, make_generator(server, make_context(server), []), path)
+    handler._set_completion_headers = replied = Mock()
+    send_text(handler, b"{}")
     replied.assert_called_once_with(400)
 
 
@@ -92,10 +101,9 @@ def test_stream_options_without_usage(server):
 
 
 def test_parameters_that_are_honoured():
-    body = {"tool_choice": "none", "tools": [1], "enable_thinking": False}
-    handler = SimpleNamespace(
-        body=body, chat_template_kwargs={"a": 1}, stream_options={"include_usage": True}
-    )
+    body = {"messages": [], "tool_choice": "none", "tools": [1], "enable_thinking": False}
+    options = {"chat_template_kwargs": {"a": 1}, "stream_options": {"include_usage": True}}
+    handler = SimpleNamespace(path=CHAT, body=body, **options)
     patch.check_parameters(lambda handler: None, handler)
     assert "tools" not in handler.body
     assert handler.chat_template_kwargs == {"enable_thinking": False, "a": 1}

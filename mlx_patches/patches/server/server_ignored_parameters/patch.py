@@ -7,7 +7,7 @@ How: A known parameter of other servers that changes an answer is refused with s
     has the value that changes nothing. ``tool_choice: "none"`` drops the tools, ``enable_thinking``
     and ``reasoning_effort`` are passed to the chat template, and ``stream_options`` may lack
     ``include_usage``. An invalid value gets status 400 in every release, also in ``logit_bias``,
-    and so does ``top_logprobs`` without ``logprobs``.
+    and so do ``top_logprobs`` without ``logprobs`` and a request without a prompt.
 Upstream: Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The
     server of mlx-lm up to 0.28.3 is not repaired.
 Retire when: The server honours or refuses these parameters.
@@ -68,6 +68,9 @@ class BadRequest(ValueError):
 def check_parameters(validate: Function, handler: Any) -> None:
     """Honour or refuse what the server ignores, then let it check the rest."""
     body = handler.body
+    required = "prompt" if handler.path == "/v1/completions" else "messages"
+    if required not in body:
+        raise refusal(BadRequest(f"{required}: missing"))
     for name in find_ignored(body):
         remedy = "remove it" + "".join(
             f" or set it to {json.dumps(one)}" for one in IGNORED[name][:1]
