@@ -158,6 +158,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "config-names": {
         "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
         "_NAMES": {},
+        "_FORMAT": "other",
         "_ROPE": "nowhere",
         "_FEED_FORWARD": "nowhere",
         "_LAYER": "nowhere",
@@ -319,7 +320,13 @@ SIMPLE: dict[str, dict[str, object]] = {
         "BLOCK": "none",
     },
     "idefics2-images": {"spread": lambda count, size: range(count)},
-    "qwen-vl-configs": {"find_old_rope": lambda text: {}, "_MOLMO": {}},
+    "qwen-vl-configs": {
+        "find_old_rope": lambda text: {},
+        "_VISION": "_other",
+        "_TOKEN": "other",
+        "_MOLMO": {},
+        "_KIMI": {},
+    },
     "internvl-qwen2": {"_QWEN2": "qwen3"},
     "rotating-keep": {
         "move_oldest": lambda cache: None,

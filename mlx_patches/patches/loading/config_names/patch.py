@@ -3,20 +3,23 @@
 Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
-    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers. Its GLM-OCR
+    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers. ERNIE 4.5
+    VL's type has another name too. mlx-vlm 0.4 has no chat format for Granite Vision. Its GLM-OCR
     rejects the RoPE parameters of the tower; its Llama 4 needs a field that transformers 5 drops.
 How: The missing old keys are added from the new ones before the config class reads them, and
     Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type, a
-    LLaVA-NeXT with a Granite model that of Granite Vision. GLM-OCR's tower is read without the RoPE
-    parameters, which it does not need, and Llama 4's with a value of the field, which it ignores.
+    LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format; ERNIE's gets
+    the old name. GLM-OCR's tower is read without the RoPE parameters, which it does not need, and
+    Llama 4's with a value of the field, which it ignores.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
-    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type, nor Llama 4's field.
+    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field. mlx-vlm
+    0.5 has the chat format.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
 from typing import Any
 
-from ....core.verbs import Patch, refusal, result
+from ....core.verbs import Patch, argument, refusal, result
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"
@@ -34,7 +37,10 @@ _ROPE, _LAYER = "rope_parameters", "vision_feature_layer"
 _NAMES = {
     ("llava", "vision_config", "pixtral"): "pixtral",
     ("llava_next", "text_config", "granite"): "granite_vision",
+    ("ernie4_5_vl_moe", "text_config", "ernie4_5_vl_moe_text"): "ernie4_5_moe_vl",
 }
+# The family that has the same chat format as Granite Vision.
+_FORMAT = "llava"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -82,11 +88,16 @@ def llama4(params: Params) -> Params:
 
 
 def name_family(config: Any) -> Any:
-    """The content of ``config.json``, with the type by which mlx-vlm knows Pixtral and Granite."""
+    """The content of ``config.json``, with the type by which mlx-vlm knows the model."""
     for (kind, part, inner), name in _NAMES.items():
         if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
             return {**config, "model_type": name}
     return config
+
+
+def name_format(model_name: str) -> str:
+    """The family whose chat format a model has."""
+    return _FORMAT if model_name in ("granite_vision", "granite4_vision") else model_name
 
 
 PATCH = Patch(
@@ -100,5 +111,6 @@ PATCH = Patch(
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
+        *argument("mlx_vlm.prompt_utils:MessageFormatter.__init__", "model_name", name_format),
     ),
 )

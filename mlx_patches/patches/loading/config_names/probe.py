@@ -25,12 +25,16 @@ CASES: dict[str, tuple[Fields, Fields, Fields]] = {
     ),
 }
 
+GRANITE = ("granite_vision", "granite4_vision")
+
 
 def probe(target: Target) -> Result:
     """Red if a config with the new names is not loaded, or builds other layers."""
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
         return pixtral(module)
+    if target.module == "mlx_vlm.prompt_utils":
+        return chat(module)
     if "glm_ocr" in target.module:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
         return Result(False, "the tower's RoPE parameters are accepted")
@@ -68,6 +72,14 @@ def pixtral(utils: Any) -> Result:
     made = import_module(f"mlx_vlm.models.{kind}.config").VisionConfig.from_dict(tower)
     import_module(f"mlx_vlm.models.{kind}.vision").VisionModel(made)
     return Result(False, f"builds the tower of {kind}")
+
+
+def chat(prompts: Any) -> Result:
+    """Red if there is no chat format for Granite Vision."""
+    own = (prompts.get_message_json(name, "x", num_images=1) for name in GRANITE)
+    kinds = [[part["type"] for part in one["content"]] for one in own]
+    wanted = [["text", "image"]] * len(kinds)
+    return Result(kinds != wanted, f"{kinds}")
 
 
 def _layers_of(module: Any, config: dict[str, Any]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Qwen-VL, PaddleOCR-VL and Molmo 2 models saved by transformers 5 do not load in mlx-vlm.
+"""Qwen-VL, ERNIE-VL, Kimi K2.5, Molmo 2, PaddleOCR-VL from transformers 5 do not load in mlx-vlm.
 
 Why: Transformers 5 nests the text model's settings, calls the vision tower's type
     ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. Molmo 2's
-    tower and adapter have other names too. mlx-vlm reads only the names of published folders.
+    tower and adapter, Kimi K2.5's tower and ERNIE 4.5 VL's experts have other names too. mlx-vlm
+    reads only the names of published folders.
 How: Before the config is read, the old names are added to it.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm reads the new names.
@@ -11,8 +12,9 @@ Retire when: mlx-vlm reads the new names.
 from typing import Any
 
 from ....core.verbs import Patch, before
+from ..._shared.configs import Params, config_target
 
-_VISION = "_vision"
+_VISION, _TOKEN = "_vision", "image_token_id"
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
 # The names of Molmo 2's settings in transformers 5, and those in published folders.
 _MOLMO = {
@@ -23,19 +25,52 @@ _MOLMO = {
     "rms_norm_eps": "layer_norm_eps",
     "attention_bias": "qkv_bias",
 }
+# The names of the settings of Kimi K2.5's tower in transformers 5, and those in published folders.
+_KIMI = {
+    "hidden_size": "embed_dim",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "num_heads",
+    "pos_emb_height": "init_pos_emb_height",
+    "pos_emb_width": "init_pos_emb_width",
+}
 
 
 def add_old_names(cls: Any, params: Any, /) -> None:
     """Add the old names to the content of ``config.json``, in place as the release does."""
-    text, vision = params.get("text_config"), params.get("vision_config")
-    if isinstance(vision, dict) and str(vision.get("model_type")).endswith(_VISION):
-        vision["model_type"] = vision["model_type"].removesuffix(_VISION)
+    name_tower(cls, params)
+    text = params.get("text_config")
     if not isinstance(text, dict):
         return
     text.update(find_old_rope(text))
     if params.get("model_type") in _FLAT:
         for name, value in text.items():
             params.setdefault(name, value)
+
+
+def name_tower(cls: Any, params: Any, /) -> None:
+    """Name the vision tower of a ``config.json`` as the model."""
+    vision = params.get("vision_config")
+    if isinstance(vision, dict) and str(vision.get("model_type")).endswith(_VISION):
+        vision["model_type"] = vision["model_type"].removesuffix(_VISION)
+
+
+def add_ernie_names(cls: Any, params: Any, /) -> None:
+    """Add the old names to ERNIE 4.5 VL's ``config.json``, which also counts experts of images."""
+    text, vision = params.get("text_config"), params.get("vision_config")
+    if not isinstance(text, dict) or "mlp_layer_types" not in text:
+        return  # a published folder's
+    width, count = vision["hidden_size"], text["moe_num_experts"]
+    vision |= {"embed_dim": width, "mlp_ratio": vision["intermediate_size"] / width}
+    sparse = [at for at, kind in enumerate(text["mlp_layer_types"]) if kind == "sparse"]
+    old = find_old_rope(text) | {
+        "moe_num_experts": [count, count],
+        "moe_layer_start_index": sparse[0],
+        "moe_layer_end_index": sparse[-1],
+        "im_patch_id": params[_TOKEN],
+        "pixel_hidden_size": width,
+    }
+    for name, value in (text | old).items():
+        params.setdefault(name, value)
 
 
 def add_molmo_names(cls: Any, params: Any, /) -> None:
@@ -48,6 +83,20 @@ def add_molmo_names(cls: Any, params: Any, /) -> None:
         part.update({old: part[new] for new, old in _MOLMO.items() if part.get(new) is not None})
     text.update(find_old_rope(text))
     params["vision_config"] = {"vit_config": vision, "adapter_config": adapter}
+
+
+def name_kimi_token(params: Params) -> Params:
+    """The content of Kimi K2.5's ``config.json``, with the old name of the image token."""
+    token = params.get(_TOKEN)
+    return params if token is None else {"media_placeholder_token_id": token, **params}
+
+
+def name_kimi_tower(params: Params) -> Params:
+    """The content of a Kimi K2.5 tower's config, with the old names."""
+    if params.get("model_type") != "kimi_k25_vision":
+        return params
+    old = {old: params[new] for new, old in _KIMI.items() if new in params}
+    return {**params, **old, "model_type": "moonvit"}
 
 
 def find_old_rope(text: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +121,13 @@ PATCH = Patch(
             ],
             add_old_names,
         ),
+        *before(
+            [f"mlx_vlm.models.qwen3_5{kind}.config:ModelConfig.from_dict" for kind in ("", "_moe")],
+            name_tower,
+        ),
+        *before("mlx_vlm.models.ernie4_5_moe_vl.config:ModelConfig.from_dict", add_ernie_names),
         *before("mlx_vlm.models.molmo2.config:ModelConfig.from_dict", add_molmo_names),
+        config_target("mlx-vlm", "kimi_k25", name_kimi_token),
+        config_target("mlx-vlm", "kimi_k25", name_kimi_tower, kind="VisionConfig"),
     ),
 )

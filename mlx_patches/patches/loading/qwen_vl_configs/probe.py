@@ -1,5 +1,7 @@
 """Reads a config as transformers 5 saves it."""
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from ....probes.kit import SIZES, Result, Target, family_of, module_of, require_own
@@ -26,11 +28,17 @@ def save_config(family: str) -> dict[str, Any]:
 
 def probe(target: Target) -> Result:
     """Red if the config is refused, or if a setting is another than was saved."""
-    require_own(target)
     family = family_of(target)
     module = module_of(target)
+    if family == "kimi_k25":
+        return probe_kimi(getattr(module, target.name.partition(".")[0]))
+    require_own(target)
     if family == "molmo2":
         return probe_molmo(module)
+    if family == "ernie4_5_moe_vl":
+        return probe_ernie(module)
+    if family.startswith("qwen3_5"):
+        return probe_tower(module, family)
     saved = save_config(family)
     module.ModelConfig.from_dict(saved)
     # The release then reads both parts from the same dictionary.
@@ -62,3 +70,48 @@ def probe_molmo(module: Any) -> Result:
     own = module.TextConfig.from_dict(saved["text_config"])
     read = [vit.num_hidden_layers, vit.image_patch_size, layers, own.layer_norm_eps, own.rope_theta]
     return Result(read != [2, 16, [-1, -2], 1e-5, THETA], f"tower, adapter and text: {read}")
+
+
+def probe_tower(module: Any, family: str) -> Result:
+    """Red if the vision tower of a saved Qwen3.5 is not supported."""
+    tower = {"model_type": f"{family}_vision", "depth": 1, "hidden_size": 32, "num_heads": 2}
+    saved = {"model_type": family, "text_config": {}, "vision_config": tower}
+    with suppress(TypeError):  # newer releases also build the text model's settings here
+        module.ModelConfig.from_dict(saved)
+    package = import_module(module.__name__.removesuffix(".config"))
+    package.vision.VisionModel(module.VisionConfig.from_dict(tower))
+    return Result(False, "builds the tower")
+
+
+def probe_kimi(kind: Any) -> Result:
+    """Red if Kimi K2.5's image token, or the size of its tower, is another than was saved."""
+    if kind.__name__ == "ModelConfig":
+        token = kind.from_dict(
+            {"text_config": {}, "vision_config": {}, "model_type": "kimi_k25", "image_token_id": 7}
+        ).image_token_index
+        return Result(token != 7, f"the image token is {token}")
+    tower = {"model_type": "kimi_k25_vision", "hidden_size": 32, "num_hidden_layers": 1}
+    made = kind.from_dict({**tower, "num_attention_heads": 2, "pos_emb_height": 8})
+    read = [made.model_type, made.embed_dim, made.depth, made.num_heads, made.init_pos_emb_height]
+    return Result(read != ["moonvit", 32, 1, 2, 8], f"the tower: {read}")
+
+
+def probe_ernie(module: Any) -> Result:
+    """Red if ERNIE 4.5 VL's experts, tower or RoPE are others than were saved."""
+    kinds = ["dense", "sparse", "sparse", "dense"]
+    rope = {"rope_type": "default", "rope_theta": THETA, "mrope_section": SECTIONS}
+    text = {"hidden_size": 64, "moe_num_experts": 4, "mlp_layer_types": kinds}
+    tower = {"hidden_size": 32, "intermediate_size": 96}
+    saved = {
+        "text_config": {**text, "rope_parameters": rope},
+        "vision_config": tower,
+        "image_token_id": 7,
+    }
+    whole = module.ModelConfig.from_dict(saved)
+    own = module.TextConfig.from_dict(saved["text_config"])
+    vision = module.VisionConfig.from_dict(tower)
+    layers = [own.moe_layer_start_index, own.moe_layer_end_index]
+    read = [own.hidden_size, own.moe_num_experts, layers, own.rope_theta, own.mrope_section]
+    read += [whole.image_token_id, whole.pixel_hidden_size, vision.embed_dim, vision.mlp_ratio]
+    wrong = read != [64, [4, 4], [1, 2], THETA, SECTIONS, 7, 32, 32, 3]
+    return Result(wrong, f"experts, layers, RoPE, token and tower: {read}")
