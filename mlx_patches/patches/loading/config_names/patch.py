@@ -111,6 +111,11 @@ PATCH = Patch(
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
-        *argument("mlx_vlm.prompt_utils:MessageFormatter.__init__", "model_name", name_format),
+        *argument(
+            "mlx_vlm.prompt_utils:MessageFormatter.__init__",
+            "model_name",
+            name_format,
+            supports=True,
+        ),
     ),
 )

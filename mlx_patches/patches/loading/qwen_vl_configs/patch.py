@@ -37,8 +37,9 @@ _KIMI = {
 
 def add_old_names(cls: Any, params: Any, /) -> None:
     """Add the old names to the content of ``config.json``, in place as the release does."""
-    name_tower(cls, params)
-    text = params.get("text_config")
+    text, vision = params.get("text_config"), params.get("vision_config")
+    if isinstance(vision, dict) and str(vision.get("model_type")).endswith(_VISION):
+        vision["model_type"] = vision["model_type"].removesuffix(_VISION)
     if not isinstance(text, dict):
         return
     text.update(find_old_rope(text))
@@ -47,11 +48,9 @@ def add_old_names(cls: Any, params: Any, /) -> None:
             params.setdefault(name, value)
 
 
-def name_tower(cls: Any, params: Any, /) -> None:
-    """Name the vision tower of a ``config.json`` as the model."""
-    vision = params.get("vision_config")
-    if isinstance(vision, dict) and str(vision.get("model_type")).endswith(_VISION):
-        vision["model_type"] = vision["model_type"].removesuffix(_VISION)
+def name_tower(tower: Any, config: Any, /) -> None:
+    """Name the type of Qwen3.5's vision tower as published folders do."""
+    config.model_type = str(config.model_type).removesuffix(_VISION)
 
 
 def add_ernie_names(cls: Any, params: Any, /) -> None:
@@ -121,10 +120,7 @@ PATCH = Patch(
             ],
             add_old_names,
         ),
-        *before(
-            [f"mlx_vlm.models.qwen3_5{kind}.config:ModelConfig.from_dict" for kind in ("", "_moe")],
-            name_tower,
-        ),
+        *before("mlx_vlm.models.qwen3_vl.vision:VisionModel.__init__", name_tower),
         *before("mlx_vlm.models.ernie4_5_moe_vl.config:ModelConfig.from_dict", add_ernie_names),
         *before("mlx_vlm.models.molmo2.config:ModelConfig.from_dict", add_molmo_names),
         config_target("mlx-vlm", "kimi_k25", name_kimi_token),

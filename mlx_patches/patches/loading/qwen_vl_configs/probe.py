@@ -1,6 +1,5 @@
 """Reads a config as transformers 5 saves it."""
 
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -37,8 +36,8 @@ def probe(target: Target) -> Result:
         return probe_molmo(module)
     if family == "ernie4_5_moe_vl":
         return probe_ernie(module)
-    if family.startswith("qwen3_5"):
-        return probe_tower(module, family)
+    if target.name.startswith("Vision"):
+        return probe_tower(module)
     saved = save_config(family)
     module.ModelConfig.from_dict(saved)
     # The release then reads both parts from the same dictionary.
@@ -72,15 +71,13 @@ def probe_molmo(module: Any) -> Result:
     return Result(read != [2, 16, [-1, -2], 1e-5, THETA], f"tower, adapter and text: {read}")
 
 
-def probe_tower(module: Any, family: str) -> Result:
+def probe_tower(module: Any) -> Result:
     """Red if the vision tower of a saved Qwen3.5 is not supported."""
-    tower = {"model_type": f"{family}_vision", "depth": 1, "hidden_size": 32, "num_heads": 2}
-    saved = {"model_type": family, "text_config": {}, "vision_config": tower}
-    with suppress(TypeError):  # newer releases also build the text model's settings here
-        module.ModelConfig.from_dict(saved)
-    package = import_module(module.__name__.removesuffix(".config"))
-    package.vision.VisionModel(module.VisionConfig.from_dict(tower))
-    return Result(False, "builds the tower")
+    config = import_module(module.__name__.replace(".vision", ".config")).VisionConfig
+    sizes = {"depth": 1, "hidden_size": 32, "num_heads": 2}
+    for kind in ("qwen3_5", "qwen3_5_moe"):
+        module.VisionModel(config.from_dict({"model_type": f"{kind}_vision", **sizes}))
+    return Result(False, "builds the towers")
 
 
 def probe_kimi(kind: Any) -> Result:
