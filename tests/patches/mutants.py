@@ -326,6 +326,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_TOKEN": "other",
         "_MOLMO": {},
         "_KIMI": {},
+        "_WEIGHTS": {},
     },
     "internvl-qwen2": {"_QWEN2": "qwen3"},
     "rotating-keep": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,22 @@ WHOLE = 1 << 20
 Arrays = dict[str, Any]
 
 
-class Loaded:
-    """A folder that ``mlx_vlm.load`` loaded; ``seen``: the results of the parts in the last run.
+class NeedsTorch(Exception):
+    """The release loads a folder's model, but not its processor, in a process without torch."""
 
-    ``lacks``: the package without which the release cannot load the processor; it is None then.
-    """
+
+class Loaded:
+    """A folder that ``mlx_vlm.load`` loaded; ``seen``: the results of the parts in the last run."""
 
     def __init__(self, folder: Path):
         vlm = importlib.import_module("mlx_vlm")
-        self.lacks = ""
         try:
             self.model, self.processor = vlm.load(str(folder))
-        except ImportError as error:
-            self.lacks = next((one for one in WITHOUT if one in str(error).lower()), "")
-            if not self.lacks:
+        except Exception as error:
+            if sys.modules.get(WITHOUT[0], self) is not None:
                 raise
-            self.model, self.processor = vlm.utils.load_model(folder), None
+            vlm.utils.load_model(folder)
+            raise NeedsTorch from error
         self.seen: dict[str, list[Any]] = {}
         for stage, part in parts(self.model):
             _record(part, self._keep(stage))

@@ -108,6 +108,7 @@ PATCH = Patch(
         config_target("mlx-lm", "nemotron_h", nemotron_h),
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
+        config_target("mlx-vlm", "lfm2_vl", lfm2, kind="TextConfig"),
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *result("mlx_vlm.utils:load_config", name_family),

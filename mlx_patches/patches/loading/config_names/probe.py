@@ -38,6 +38,10 @@ def probe(target: Target) -> Result:
     if "glm_ocr" in target.module:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
         return Result(False, "the tower's RoPE parameters are accepted")
+    if "lfm2_vl" in target.module:
+        text = {"layer_types": ["conv"], "intermediate_size": 48}
+        width = module.TextConfig.from_dict(text).block_ff_dim
+        return Result(width != 48, f"the feed-forward layers have a width of {width}")
     if "llama4" in target.module:
         names = inspect.signature(module.VisionConfig).parameters
         numbers = {name: 1 for name in names if name != "vision_feature_layer"}

@@ -2,16 +2,16 @@
 
 Why: Transformers 5 nests the text model's settings, calls the vision tower's type
     ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. Molmo 2's
-    tower and adapter, Kimi K2.5's tower and ERNIE 4.5 VL's experts have other names too. mlx-vlm
-    reads only the names of published folders.
-How: Before the config is read, the old names are added to it.
+    tower and adapter, ERNIE 4.5 VL's experts, and Kimi K2.5's tower and weights have other names
+    too. mlx-vlm reads only the names of published folders.
+How: Before the config is read, the old names are added to it. Kimi K2.5's weights are renamed.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm reads the new names.
 """
 
 from typing import Any
 
-from ....core.verbs import Patch, before
+from ....core.verbs import Patch, before, tensors
 from ..._shared.configs import Params, config_target
 
 _VISION, _TOKEN = "_vision", "image_token_id"
@@ -32,6 +32,11 @@ _KIMI = {
     "num_attention_heads": "num_heads",
     "pos_emb_height": "init_pos_emb_height",
     "pos_emb_width": "init_pos_emb_width",
+}
+# The beginnings of the names of its weights.
+_WEIGHTS = {
+    "language_model.model.blocks.": "language_model.model.layers.",
+    "model.mm_projector.": "mm_projector.",
 }
 
 
@@ -98,6 +103,15 @@ def name_kimi_tower(params: Params) -> Params:
     return {**params, **old, "model_type": "moonvit"}
 
 
+def name_kimi_weights(weights: dict[str, Any]) -> dict[str, Any]:
+    """Kimi K2.5's weights under their published names."""
+    renamed = {}
+    for name, value in weights.items():
+        new = next((new for new in _WEIGHTS if name.startswith(new)), "")
+        renamed[_WEIGHTS.get(new, "") + name.removeprefix(new)] = value
+    return renamed
+
+
 def find_old_rope(text: dict[str, Any]) -> dict[str, Any]:
     """The rope parameters of a text model under their old names, if it has only the new one."""
     rope = text.get("rope_parameters")
@@ -125,5 +139,6 @@ PATCH = Patch(
         *before("mlx_vlm.models.molmo2.config:ModelConfig.from_dict", add_molmo_names),
         config_target("mlx-vlm", "kimi_k25", name_kimi_token),
         config_target("mlx-vlm", "kimi_k25", name_kimi_tower, kind="VisionConfig"),
+        *tensors("mlx_vlm.models.kimi_k25.kimi_k25:Model.sanitize", name_kimi_weights),
     ),
 )

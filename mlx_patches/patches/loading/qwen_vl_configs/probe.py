@@ -81,7 +81,12 @@ def probe_tower(module: Any) -> Result:
 
 
 def probe_kimi(kind: Any) -> Result:
-    """Red if Kimi K2.5's image token, or the size of its tower, is another than was saved."""
+    """Red if Kimi K2.5's image token, tower or weights have other names than the release's."""
+    if kind.__name__ == "Model":
+        names = ["language_model.model.layers.0.x", "mm_projector.x", "vision_tower.blocks.0.x"]
+        saved = [names[0].replace("layers", "blocks"), f"model.{names[1]}", names[2]]
+        made = list(kind.sanitize(kind.__new__(kind), dict.fromkeys(saved)))
+        return Result(made != names, f"the weights: {made}")
     if kind.__name__ == "ModelConfig":
         token = kind.from_dict(
             {"text_config": {}, "vision_config": {}, "model_type": "kimi_k25", "image_token_id": 7}
