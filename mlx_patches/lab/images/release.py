@@ -23,12 +23,18 @@ class NeedsTorch(Exception):
 
 
 class Loaded:
-    """A folder that ``mlx_vlm.load`` loaded; ``seen``: the results of the parts in the last run."""
+    """A folder that ``mlx_vlm.load`` loaded, or only its model.
 
-    def __init__(self, folder: Path):
+    ``seen``: the results of the parts in the last run.
+    """
+
+    def __init__(self, folder: Path, only_model: bool = False):
         vlm = importlib.import_module("mlx_vlm")
         try:
-            self.model, self.processor = vlm.load(str(folder))
+            if only_model:
+                self.model, self.processor = vlm.utils.load_model(folder), None
+            else:
+                self.model, self.processor = vlm.load(str(folder))
         except Exception as error:
             if sys.modules.get(WITHOUT[0], self) is not None:
                 raise

@@ -145,8 +145,9 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
     from .release import Loaded
 
     one = published.entry(name)
+    only_model = one.get("only-model", "")
     try:
-        loaded = Loaded(want.folder / "published")
+        loaded = Loaded(want.folder / "published", bool(only_model))
     except NeedsTorch:
         yield from repeat_with_torch(name, want)
         return
@@ -156,14 +157,17 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
         reason = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
         yield "load", Cell(RED if written else NOT_APPLICABLE, reason)
         return
-    yield "load", Cell(GREEN, f"loads{', with torchvision' if os.environ.get(TORCH) else ''}")
+    if only_model:
+        yield "load", Cell(NOT_APPLICABLE, only_model)
+    else:
+        yield "load", Cell(GREEN, f"loads{', with torchvision' if os.environ.get(TORCH) else ''}")
     compared = Compared(one, want, loaded)
     yield from compared.cells()
     if compared.differs_without_image:
         return
     if read_config(want, "saved") != read_config(want, "published"):
         try:
-            loaded = Loaded(want.folder / "saved")
+            loaded = Loaded(want.folder / "saved", bool(only_model))
         except Exception as error:
             yield "saved", Cell(RED, f"does not load as transformers saves it: {_line(error)}")
         else:
@@ -205,7 +209,7 @@ class Compared:
         self.found: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
         for case in pictures.CASES:
-            if want.is_refused(case):
+            if want.is_refused(case) or not loaded.processor:
                 continue
             try:
                 self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
@@ -219,19 +223,22 @@ class Compared:
         return pictures.save(self.want.folder, case)
 
     def cells(self) -> Iterator[tuple[str, Cell]]:
-        """Each stage's cell, after that of loading."""
-        equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
-        yield "ids", self.inputs(lambda name: name == "input_ids")
-        yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
-        yield (
-            "grids",
-            self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name),
-        )
+        """Each stage's cell, after that of loading; without a processor only the model's."""
+        if self.loaded.processor:
+            equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
+            yield "ids", self.inputs(lambda name: name == "input_ids")
+            yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
+            yield (
+                "grids",
+                self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name),
+            )
         model = self.model([case for case in pictures.CASES if self.want.runs(case)])
         if self.differs_without_image:
             yield "model", Cell(NOT_APPLICABLE, f"a text differs too: {model.detail}")
             return  # the tiny config may be at fault
         yield "model", model
+        if not self.loaded.processor:
+            return
         yield "request", self.requests()
         yield "fields", self.fields()
         yield "chat", self.chat()

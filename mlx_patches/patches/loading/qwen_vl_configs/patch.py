@@ -2,9 +2,9 @@
 
 Why: Transformers 5 nests the text model's settings, calls the vision tower's type
     ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. Molmo 2's
-    tower and adapter, ERNIE 4.5 VL's experts, and Kimi K2.5's tower and weights have other names
-    too. mlx-vlm reads only the names of published folders.
-How: Before the config is read, the old names are added to it. Kimi K2.5's weights are renamed.
+    tower and adapter, and ERNIE 4.5 VL's and Kimi K2.5's settings and weights have other names too.
+    mlx-vlm reads only the names of published folders.
+How: Before the config is read, the old names are added to it. Weights are renamed.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm reads the new names.
 """
@@ -15,6 +15,7 @@ from ....core.verbs import Patch, before, tensors
 from ..._shared.configs import Params, config_target
 
 _VISION, _TOKEN = "_vision", "image_token_id"
+_ERNIE = "ernie4_5_moe_vl"
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
 # The names of Molmo 2's settings in transformers 5, and those in published folders.
 _MOLMO = {
@@ -33,10 +34,11 @@ _KIMI = {
     "pos_emb_height": "init_pos_emb_height",
     "pos_emb_width": "init_pos_emb_width",
 }
-# The beginnings of the names of its weights.
+# The beginnings of the names of weights, Kimi K2.5's and ERNIE 4.5 VL's.
 _WEIGHTS = {
     "language_model.model.blocks.": "language_model.model.layers.",
     "model.mm_projector.": "mm_projector.",
+    "model.vision_model.": "vision_model.",
 }
 
 
@@ -103,8 +105,8 @@ def name_kimi_tower(params: Params) -> Params:
     return {**params, **old, "model_type": "moonvit"}
 
 
-def name_kimi_weights(weights: dict[str, Any]) -> dict[str, Any]:
-    """Kimi K2.5's weights under their published names."""
+def rename_weights(weights: dict[str, Any]) -> dict[str, Any]:
+    """The weights under their published names."""
     renamed = {}
     for name, value in weights.items():
         new = next((new for new in _WEIGHTS if name.startswith(new)), "")
@@ -135,10 +137,13 @@ PATCH = Patch(
             add_old_names,
         ),
         *before("mlx_vlm.models.qwen3_vl.vision:VisionModel.__init__", name_tower),
-        *before("mlx_vlm.models.ernie4_5_moe_vl.config:ModelConfig.from_dict", add_ernie_names),
+        *before(f"mlx_vlm.models.{_ERNIE}.config:ModelConfig.from_dict", add_ernie_names),
         *before("mlx_vlm.models.molmo2.config:ModelConfig.from_dict", add_molmo_names),
         config_target("mlx-vlm", "kimi_k25", name_kimi_token),
         config_target("mlx-vlm", "kimi_k25", name_kimi_tower, kind="VisionConfig"),
-        *tensors("mlx_vlm.models.kimi_k25.kimi_k25:Model.sanitize", name_kimi_weights),
+        *tensors(
+            [f"mlx_vlm.models.{one}.{one}:Model.sanitize" for one in ("kimi_k25", _ERNIE)],
+            rename_weights,
+        ),
     ),
 )

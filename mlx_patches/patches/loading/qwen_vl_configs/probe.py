@@ -1,6 +1,7 @@
 """Reads a config as transformers 5 saves it."""
 
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import SIZES, Result, Target, family_of, module_of, require_own
@@ -29,6 +30,8 @@ def probe(target: Target) -> Result:
     """Red if the config is refused, or if a setting is another than was saved."""
     family = family_of(target)
     module = module_of(target)
+    if target.name == "Model.sanitize":
+        return probe_weights(module.Model)
     if family == "kimi_k25":
         return probe_kimi(getattr(module, target.name.partition(".")[0]))
     require_own(target)
@@ -81,12 +84,7 @@ def probe_tower(module: Any) -> Result:
 
 
 def probe_kimi(kind: Any) -> Result:
-    """Red if Kimi K2.5's image token, tower or weights have other names than the release's."""
-    if kind.__name__ == "Model":
-        names = ["language_model.model.layers.0.x", "mm_projector.x", "vision_tower.blocks.0.x"]
-        saved = [names[0].replace("layers", "blocks"), f"model.{names[1]}", names[2]]
-        made = list(kind.sanitize(kind.__new__(kind), dict.fromkeys(saved)))
-        return Result(made != names, f"the weights: {made}")
+    """Red if Kimi K2.5's image token, or the size of its tower, is another than was saved."""
     if kind.__name__ == "ModelConfig":
         token = kind.from_dict(
             {"text_config": {}, "vision_config": {}, "model_type": "kimi_k25", "image_token_id": 7}
@@ -96,6 +94,19 @@ def probe_kimi(kind: Any) -> Result:
     made = kind.from_dict({**tower, "num_attention_heads": 2, "pos_emb_height": 8})
     read = [made.model_type, made.embed_dim, made.depth, made.num_heads, made.init_pos_emb_height]
     return Result(read != ["moonvit", 32, 1, 2, 8], f"the tower: {read}")
+
+
+def probe_weights(kind: Any) -> Result:
+    """Red if a model's sanitize does not know the names of saved weights."""
+    import mlx.nn as nn
+
+    saved = "model.vision_model.x", "model.mm_projector.x", "language_model.model.blocks.0.x"
+    model = kind.__new__(kind)
+    nn.Module.__init__(model)
+    model.vision_tower = model.language_model = SimpleNamespace(sanitize=lambda weights: weights)
+    made = list(kind.sanitize(model, dict.fromkeys(saved)))
+    wrong = any("model.vision" in name or "model.mm" in name or "blocks" in name for name in made)
+    return Result(wrong, f"the weights: {made}")
 
 
 def probe_ernie(module: Any) -> Result:
