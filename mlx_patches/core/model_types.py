@@ -7,13 +7,15 @@ from .distributions import source_file
 from .packages import MODEL_PACKAGES
 
 _MAX_NAME = 100
+# Types of transformers that no release maps, and the family; ``config-names`` lets it load.
+_RENAMED = {"ernie4_5_vl_moe": "ernie4_5_moe_vl"}
 
 
 def implementations(model_type: str) -> dict[str, str]:
     """Installed distribution to the name of its module that implements a model type."""
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
-        name = remapping(package).get(model_type, model_type)
+        name = remapping(package).get(model_type, _RENAMED.get(model_type, model_type))
         # Some modules have a hyphen in their name, such as lfm2-vl.
         plain = name.replace("-", "_")
         if plain.isidentifier() and not plain.startswith("__") and len(plain) < _MAX_NAME:

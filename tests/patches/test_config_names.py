@@ -1,6 +1,6 @@
 import pytest
 
-from mlx_patches.patches.loading.config_names.patch import lfm2, nemotron_h
+from mlx_patches.patches.loading.config_names.patch import lfm2, name_family, nemotron_h
 
 from ..releases.models import module_or_skip
 
@@ -35,3 +35,16 @@ def test_width_and_unknown_kind():
     assert "block_ff_dim" not in lfm2({})
     with pytest.raises(ValueError, match="of another world"):
         nemotron_h({"layer_types": ["of another world", "mlp"]})
+
+
+def test_type_of_ernie():
+    saved = {"model_type": "ernie4_5_vl_moe", "text_config": {"model_type": "ernie4_5_vl_moe_text"}}
+    assert name_family(saved)["model_type"] == "ernie4_5_moe_vl"
+
+
+@pytest.mark.parametrize("family", ["granite_vision", "granite4_vision"])
+def test_granite_has_chat_format(ungated, family):
+    prompts = module_or_skip("mlx_vlm.prompt_utils")
+    ungated("config-names")
+    message = prompts.get_message_json(family, "What is it?", num_images=2)
+    assert [part["type"] for part in message["content"]] == ["text", "image", "image"]

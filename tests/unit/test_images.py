@@ -358,3 +358,25 @@ def test_pixels_of_another_layout():
     assert not scenario.has_other_layout(flat, array(4, 9, 48))
     assert not scenario.has_other_layout(array(9, 48), array(1, 9, 48))
     assert not scenario.has_other_layout(None, flat) and not scenario.has_other_layout(flat, None)
+
+
+def test_entry_that_needs_torch_is_repeated_with_it(monkeypatch, tmp_path):
+    rows = [
+        {"scenario": f"{scenario.NAME}{name}", "verdict": "green", "detail": "", "figure": None}
+        for name in (":llava load", ":llava model", "")
+    ]
+    environments = []
+
+    def run(command, env, **_):
+        environments.append(env)
+        return SimpleNamespace(stdout="\n".join(map(json.dumps, rows)))
+
+    monkeypatch.setattr(scenario.subprocess, "run", run)
+    want = SimpleNamespace(folder=tmp_path / "llava")
+    found = [stage for stage, _ in scenario.repeat_with_torch("llava", want)]
+    assert found == ["load", "model"]
+    assert environments[0][scenario.TORCH] == "llava"
+    assert environments[0][scenario.KEEP] == str(tmp_path)
+    rows.clear()
+    [(stage, cell)] = scenario.repeat_with_torch("llava", want)
+    assert (stage, cell.verdict) == ("load", words.NOT_APPLICABLE)
