@@ -4,6 +4,8 @@ from mlx_patches.patches._shared.image_states import ImageStates, join_states
 from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
 from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
 
+from ..releases.models import build_or_skip
+
 
 def images(*counts):
     """Row states whose values are the row's number, from 1 on."""
@@ -39,3 +41,26 @@ def test_only_padding_is_masked():
     # A token that attends to nothing is NaN.
     assert given[MASK].tolist() == [[[[True, True]]], [[[True, True]]]]
     assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]
+
+
+def test_single_row_keeps_image_until_another_prompt(ungated, beside):
+    model = build_or_skip("mlx-vlm:mllama")
+    ungated("cross-attention-rows")
+    beside("mllama-text")
+    ids = mx.array([[3, 1, 4, 1, 5]])
+    states = mx.random.normal((1, 8, model.module.config.hidden_size), key=mx.random.key(1))
+    mask = mx.zeros((1, 1, ids.shape[1], states.shape[1]))
+
+    def answer(later: mx.array, **images: mx.array) -> mx.array:
+        cache = model.make_cache()
+        model.module(ids, cache=cache, cross_attention_states=states, cross_attention_mask=mask)
+        return model.module(later, cache=cache, **images).logits
+
+    token = ids[:, :1]
+    seen = answer(token, cross_attention_states=states)
+    assert mx.allclose(answer(token), seen, atol=1e-5)
+    cache = model.make_cache()
+    model.module(ids, cache=cache, cross_attention_states=states, cross_attention_mask=mask)
+    assert cross_attention_rows.find_images(cache[0])
+    model.module(ids[:, :2], cache=cache)
+    assert cross_attention_rows.find_images(cache[0]) is None

@@ -18,7 +18,7 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, define, mx, vlm_family
 from ..._shared.image_states import ImageStates
-from ..._shared.row_calls import by_name, find_argument
+from ..._shared.row_calls import by_name, find_argument, find_shape
 from ..._shared.row_record import cache_targets, read_record, update_record
 
 STATES = "cross_attention_states"
@@ -35,7 +35,10 @@ def keep_states(call: Function, bound: inspect.BoundArguments) -> Any:
     if cache:
         states, mask = find_argument(bound, STATES), find_argument(bound, MASK)
         rows, images = count_batch(cache[0]), find_images(cache[0])
-        if images and mask is None and (states is images.states or (rows and states is None)):
+        shape = find_shape(bound) if images and states is None and not rows else None
+        if shape and shape[1] > 1:  # another prompt, after a prefix of the one with the images
+            update_record(cache[0], images=None)
+        elif images and mask is None and (states is None or states is images.states):
             bound.arguments.update(build_arguments(images))
         elif states is not None and (rows or mask is not None):
             counts = (states.shape[1],) * states.shape[0]
