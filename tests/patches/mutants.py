@@ -159,6 +159,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
         "_NAMES": {},
         "_FORMAT": "other",
+        "_TOKEN": "other",
         "_ROPE": "nowhere",
         "_FEED_FORWARD": "nowhere",
         "_LAYER": "nowhere",

@@ -22,7 +22,7 @@ from typing import Any
 from ....core.verbs import Patch, argument, refusal, result
 from ..._shared.configs import Params, config_target
 
-_FEED_FORWARD = "intermediate_size"
+_FEED_FORWARD, _TOKEN = "intermediate_size", "image_token_index"
 _LETTERS = {
     "full_attention": "*",
     "attention": "*",
@@ -49,6 +49,12 @@ def lfm2(params: Params) -> Params:
     if params.get("block_ff_dim") is None and params.get(_FEED_FORWARD) is not None:
         return {**params, "block_ff_dim": params[_FEED_FORWARD]}
     return params
+
+
+def lfm2_vl(params: Params) -> Params:
+    """The content of an LFM2-VL config, with the old name of the image token."""
+    token = params.get("image_token_id")
+    return params if token is None else {_TOKEN: token, **params}
 
 
 def nemotron_h(params: Params) -> Params:
@@ -109,6 +115,7 @@ PATCH = Patch(
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "lfm2_vl", lfm2, kind="TextConfig"),
+        config_target("mlx-vlm", "lfm2_vl", lfm2_vl),
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
