@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from mlx_patches.auditing.verdict import Measured, PatchState
 from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
 from mlx_patches.lab import Family
-from mlx_patches.lab.images import published, rules, scenario
+from mlx_patches.lab.images import authors, published, rules, scenario
 from mlx_patches.lab.runner import Task
 
 IDLE, ACTIVE = PatchState(False), PatchState(True)
@@ -380,3 +381,11 @@ def test_entry_that_needs_torch_is_repeated_with_it(monkeypatch, tmp_path):
     rows.clear()
     [(stage, cell)] = scenario.repeat_with_torch("llava", want)
     assert (stage, cell.verdict) == ("load", words.NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize(("version", "refused"), [("0.26.1", True), ("0.27.0", False)])
+def test_approximated_lanczos_is_refused(version, refused):
+    images = SimpleNamespace(resample=1)
+    with pytest.raises(ValueError, match="bicubic") if refused else nullcontext():
+        authors.check_lanczos(images, version)
+    authors.check_lanczos(SimpleNamespace(resample=3), version)

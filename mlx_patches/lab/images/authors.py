@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ def check_version(one: published.Json, version: str) -> None:
         raise ValueError(f"transformers before {first} {why}")
 
 
+def check_lanczos(images: Any, torchvision: str) -> None:
+    """Raise ValueError if an image processor that PIL cannot replace only approximates Lanczos."""
+    if getattr(images, "resample", None) == 1 and [*map(int, torchvision.split(".")[:2])] < [0, 27]:
+        raise ValueError("torchvision before 0.27 resizes with a bicubic filter for Lanczos")
+
+
 def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     """Make an entry's folder and arrays; returns the facts about its cases."""
     import numpy as np
@@ -75,6 +82,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     if "renamed" in one or "transposed" in one:
         rewrite(home / "model.safetensors", one.get("renamed", {}), one.get("transposed", ()))
     processor, default = processors(home)
+    if default is None:
+        check_lanczos(processor.image_processor, metadata.version("torchvision"))
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
     seen = watch(model)

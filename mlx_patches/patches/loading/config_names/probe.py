@@ -39,8 +39,8 @@ def probe(target: Target) -> Result:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
         return Result(False, "the tower's RoPE parameters are accepted")
     if "lfm2_vl" in target.module and target.name.startswith("Model"):
-        parts = {"text_config": {}, "vision_config": {}}
-        token = module.ModelConfig.from_dict({**parts, "image_token_id": 7}).image_token_index
+        whole = {"text_config": {}, "vision_config": {}, "image_token_id": 7}
+        token = module.ModelConfig.from_dict(whole).image_token_index
         return Result(token != 7, f"the image token is {token}")
     if "lfm2_vl" in target.module:
         text = {"layer_types": ["conv"], "intermediate_size": 48}
