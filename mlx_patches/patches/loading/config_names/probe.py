@@ -34,6 +34,7 @@ def probe(target: Target) -> Result:
     if target.module == "mlx_vlm.utils":
         return pixtral(module)
     if target.module == "mlx_vlm.prompt_utils":
+        pixtral(import_module("mlx_vlm.utils"))  # the new type, which needs a chat format
         return chat(module)
     if "glm_ocr" in target.module:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
