@@ -293,7 +293,7 @@ def wrong_solo(evidence, name, batch=""):
 
 
 def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
-    family, id_ = wrong_solo(evidence, "mlx-vlm 0.7.10", "green")
+    family, id_ = wrong_solo(evidence, "mlx-vlm 0.7.10", "repaired")
     cell = cell_of(page, family, "mlx-vlm 0.7.10")
     assert cell.inner_text() == "1+"
     assert "even a single request gets wrong text" in cell.get_attribute("aria-label")

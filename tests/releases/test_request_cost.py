@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -640,6 +641,12 @@ def format_calls(n: int) -> Callable[[], Any]:
     return parse
 
 
+def take_request(n: int) -> Callable[[], Any]:
+    taken = module_of("server.server_batch_error.patch").Taken()
+    request = (Queue(), None, SimpleNamespace(stop_words=["a"] * n))
+    return lambda: taken.get(lambda: request)
+
+
 def note_end(n: int) -> Callable[[], Any]:
     patch, tokens = module_of("server.vlm_finish_reason.patch"), Tokens(["a"] * n)
     tokens.__class__ = type("Iterator", (Tokens,), {"__next__": lambda self: next(self.rest)})
@@ -833,12 +840,7 @@ CASES: dict[str, list[Case]] = {
             module_of("server.vlm_unread_images.patch").check_count, "<image> " * n, "<image>", n
         ),
     ],
-    "server-batch-error": [
-        lambda n: partial(
-            module_of("server.server_batch_error.patch").find_refusal,
-            (SimpleNamespace(stop_words=["a"] * n),),
-        )
-    ],
+    "server-batch-error": [take_request],
     "server-tool-arguments": [
         *of(_ARGUMENTS, "close_names"),
         *of(_ARGUMENTS, "strip_name"),
