@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -626,7 +626,7 @@ def streams(n: int) -> Callable[[], Any]:
 
     def run() -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(patch, "find_parsers", lambda: iter(()))
+            monkeypatch.setitem(sys.modules, "vllm_mlx.server", ModuleType("vllm_mlx.server"))
             with pytest.raises(StopIteration):
                 read().__await__().send(None)
 
