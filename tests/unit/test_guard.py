@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from mlx_patches.core.failures import describe
 from mlx_patches.core.handed import hand_over
 from mlx_patches.core.patch import Attribute, around
 from mlx_patches.core.site import Site
+from mlx_patches.core.verbs import result
 from mlx_patches.lab import Cell, Family
 from mlx_patches.lab import child as lab
 from mlx_patches.probes import Result, child
@@ -1117,3 +1119,16 @@ def test_status_and_audit_report_failures(fake, monkeypatch):
     message = "it failed in 3 calls, last: ValueError: too early in fake_lm.cache:attend"
     assert any(line.endswith(message) for line in report.findings)
     assert report.exit_code() == 1
+
+
+def test_function_is_compiled_by_many_threads_at_once():
+    for _ in range(20):
+        (target,) = result("toy_lm.cache:f", lambda result: result + 1)
+        patched, barrier = target.factory(lambda one, two=2: one + two), threading.Barrier(8)
+
+        def call(one, patched=patched, barrier=barrier):
+            barrier.wait()
+            return patched(one)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert [*pool.map(call, range(8))] == [*range(3, 11)]
