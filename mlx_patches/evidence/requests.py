@@ -19,7 +19,7 @@ BAD = (WRONG, IGNORED)
 SOLO, JOINS = "solo", "joins another"
 STREAMED = {"streamed", "joined by another"}
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "xtc"}
-# The kinds of wrong answers, and what the patches do about them, the worst first of both.
+# The kinds of wrong answers, and what the patches do about them; each begins with the worst.
 KINDS = (
     "wrong: {}",
     "wrong if streamed: {}",
@@ -75,9 +75,11 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def find_state(contexts: list[str], patched: list[Any] | None) -> str:
-    """What the patches do about answers that are wrong in these contexts; none: in all of them.
+    """What the patches do about the wrong answers to a parameter.
 
-    ``patched``: the parameter's row with the patches; None if all its answers are right.
+    Args:
+        contexts: where they are wrong; empty if everywhere.
+        patched: the parameter's row with the patches; None if all its answers are right.
     """
     verdict, others = (patched[2], patched[3]) if patched else (RIGHT, [])
     if verdict == ABSENT:  # it did not run, perhaps only in other contexts

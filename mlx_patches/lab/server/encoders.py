@@ -17,11 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import MlxPatchesError
 from ...evidence.requests import IGNORED, REFUSED, RIGHT, WRONG
 from .client import EMBEDDINGS, RERANK, Answer, Client
 from .folder import Tensors, write_tensors
-from .runner import Key
+from .runner import Key, check_names
 from .table import Cell
 
 # The limit of published BERT models, which some servers have as their own.
@@ -187,8 +186,7 @@ def list_cells(endpoints: Sequence[str], only: Sequence[str] = ()) -> list[Key]:
         MlxPatchesError: ``only`` has an unknown parameter.
     """
     rows = {endpoint: SENT | MORE[endpoint] for endpoint in endpoints}
-    if unknown := sorted({*only}.difference(*rows.values())):
-        raise MlxPatchesError(f"--scenario {unknown[0]}: the matrix has no such parameter")
+    check_names(only, itertools.chain(*rows.values()))
     return [
         (endpoint, parameter, context)
         for endpoint, parameters in rows.items()

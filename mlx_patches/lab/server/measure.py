@@ -18,10 +18,10 @@ from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
 
-# The names in a command line: the served model for text or with images, and the other model; the
-# encoders of the endpoints for embeddings and scores, which alone are measured then.
+# The names in a command line: the served model for text or with images, and the other model.
 MODEL, VISION, OTHER = "model", "vision", "other"
-ENCODERS = {EMBEDDINGS: "encoder", RERANK: "reranker"}
+# The names of encoders: a command with one of them measures only these endpoints.
+ENCODER_NAMES = {EMBEDDINGS: "encoder", RERANK: "reranker"}
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def cells_of(
     command: str, patched: bool, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of a server that is started here, and their number."""
-    if endpoints := [one for one, name in ENCODERS.items() if has(command, name)]:
+    if endpoints := [one for one, name in ENCODER_NAMES.items() if has(command, name)]:
         yield from cells_of_encoders(command, patched, endpoints, only, known or {})
         return
     with starting(command, patched, known) as lab:
@@ -63,18 +63,18 @@ def cells_of_encoders(
     known: Mapping[Key, Cell],
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of the endpoints of encoders, and their number."""
-    names = encoders.list_cells(endpoints, only)
+    keys = encoders.list_cells(endpoints, only)
     with temporary_folder() as temporary:
-        folders = {name: Path(temporary, name) for name in (MODEL, *ENCODERS.values())}
+        folders = {name: Path(temporary, name) for name in (MODEL, *ENCODER_NAMES.values())}
         folder.save(folders[MODEL], Language())
-        for endpoint, name in ENCODERS.items():
+        for endpoint, name in ENCODER_NAMES.items():
             encoders.save(folders[name], endpoint)
         with run(command, folders, patched, Path(temporary, "log")) as process:
             client = Client(process.url, "")
-            for key in names:
-                model = str(folders[ENCODERS[key[0]]])
+            for key in keys:
+                model = str(folders[ENCODER_NAMES[key[0]]])
                 cell = known.get(key) or encoders.measure(client, model, *key)
-                yield replace(cell, patched=patched), len(names)
+                yield replace(cell, patched=patched), len(keys)
 
 
 def has(command: str, name: str) -> bool:

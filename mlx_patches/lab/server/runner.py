@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -30,6 +30,12 @@ Restart = Callable[[], Process]
 
 
 Key = tuple[str, str, str]
+
+
+def check_names(only: Iterable[str], parameters: Iterable[str]) -> None:
+    """Raise MlxPatchesError if a chosen parameter is unknown."""
+    if unknown := sorted({*only} - {*parameters}):
+        raise MlxPatchesError(f"--scenario {unknown[0]}: the matrix has no such parameter")
 
 
 class Lab:
@@ -74,8 +80,7 @@ class Lab:
 
     def cells(self, only: Sequence[str] = ()) -> Iterator[tuple[Cell, int]]:
         """Every cell, one after the other, and their number."""
-        if unknown := sorted({*only} - {*(one.name for one in self.everything), HANG_UP}):
-            raise MlxPatchesError(f"--scenario {unknown[0]}: the matrix has no such parameter")
+        check_names(only, (*(one.name for one in self.everything), HANG_UP))
         rows = [
             (endpoint, one, self._contexts(endpoint, one))
             for endpoint in PATHS
