@@ -109,3 +109,8 @@ def test_unknown_parameter_is_one_line():
         MlxPatchesError, match=r"^--scenario top_p: the matrix has no such parameter$"
     ):
         list(cells_of("serve {encoder} {port}", False, ["top_p"]))
+
+
+def test_command_without_a_port_is_one_line():
+    with pytest.raises(MlxPatchesError, match=r"^--server: the command needs \{port\}: serve"):
+        list(cells_of("serve {encoder}", False))

@@ -64,6 +64,8 @@ def cells_of_encoders(
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of the endpoints of encoders, and their number."""
     keys = encoders.list_cells(endpoints, only)
+    if not has(command, "port"):
+        raise MlxPatchesError(f"--server: the command needs {{port}}: {command}")
     with temporary_folder() as temporary:
         folders = {name: Path(temporary, name) for name in (MODEL, *ENCODER_NAMES.values())}
         folder.save(folders[MODEL], Language())
