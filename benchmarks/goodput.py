@@ -127,10 +127,10 @@ def measure(walker: Walker, clients: int, steps: Sequence[Step]) -> Round:
         way = take_turns if step.action == "turn" else solo
         return way(lab.place(CHAT), walker.known[step.parameter], step.action == "stream")
 
-    begin, used = time.monotonic(), lab.process.cpu() or 0.0
+    begin, used = time.monotonic(), cpu(lab.process.group)
     with ThreadPoolExecutor(clients, initializer=lambda: time.sleep(GAP * next(waits))) as pool:
         sent = list(pool.map(send, steps))
-    seconds, cpu = time.monotonic() - begin, (lab.process.cpu() or 0.0) - used
+    seconds, used = time.monotonic() - begin, cpu(lab.process.group) - used
     right = [
         lab.judge(CHAT, walker.known[step.parameter], company, False)[0] == RIGHT
         for step, company in zip(steps, sent, strict=True)
@@ -140,20 +140,29 @@ def measure(walker: Walker, clients: int, steps: Sequence[Step]) -> Round:
     hundredths = statistics.quantiles(latencies, n=100, method="inclusive")
     p50, p95 = hundredths[49], hundredths[94]
     return Round(
-        sum(right) / seconds, sum(right) / max(cpu, 0.01), p50, p95, statistics.fmean(right)
+        sum(right) / seconds, sum(right) / max(used, 0.01), p50, p95, statistics.fmean(right)
     )
 
 
 def memory(session: int) -> float:
     """The resident memory of a server's processes, in MB."""
-    pages = 0
-    for folder in Path("/proc").glob("[0-9]*"):
+    return sum(int(stat[21]) for stat in stats(session)) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def cpu(session: int) -> float:
+    """The seconds of CPU time that a server's processes have used."""
+    return sum(int(n) for stat in stats(session) for n in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def stats(session: int) -> Iterator[list[str]]:
+    """The fields of /proc/PID/stat from the third on, of each process of a session."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                pages += int((folder / "statm").read_text().split()[1])
+            fields = file.read_text().rpartition(")")[2].split()
         except OSError:  # the process has ended meanwhile
             continue
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        if int(fields[3]) == session:
+            yield fields
 
 
 def row(name: str, clients: int, rounds: Sequence[tuple[Round, Round]]) -> str:

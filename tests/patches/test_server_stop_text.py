@@ -5,6 +5,7 @@ import pytest
 from mlx_patches.patches._shared.stop_strings import cut_at_stops
 from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import generate_answer
+from mlx_patches.probes.lm_server import make_response
 
 from ..releases.models import module_or_skip
 from .chunks import join_text, splits
@@ -47,6 +48,22 @@ def test_finish_reason_and_plain_responses(server):
     for stops in ([], [""]):
         responses, _ = generate_answer(server, ["a", "##", "b"], stops)
         assert [response.text for response in responses] == ["a", "##", "b"]
+
+
+def test_stop_ends_the_decode_steps_after_one_more(server):
+    if not hasattr(server, "TimeBudget"):
+        pytest.skip("this server decodes one step at a time")
+    budget = server.TimeBudget(budget=3600)
+    context = SimpleNamespace(stop=lambda: None)
+    generator = SimpleNamespace(_time_budget=budget)
+    responses = [make_response(server, 0, "a##")]
+    args = SimpleNamespace(stop_words=["##"])
+    steps = iter(budget)
+    next(steps)
+    _, answer = patch.end_at_stops(lambda *_: (context, responses), generator, None, args)
+    list(answer)
+    assert sum(1 for _ in zip(range(9), steps, strict=False)) == 1
+    assert sum(1 for _ in zip(range(9), iter(budget), strict=False)) == 9
 
 
 def test_release_gets_no_stop_strings():
