@@ -69,7 +69,10 @@ def describe(patch: Patch, place: str) -> dict[str, Any]:
     known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
     fields = patch._asdict().items()
     own = {k: v for k, v in fields if k not in known and v != default.get(k)}
-    targets = [[*target[:3], *target[4:8]] for target in patch.targets]
+    targets = [
+        " ".join((*target[:3], "".join(str(int(flag)) for flag in target[5:8]), *target[4]))
+        for target in patch.targets
+    ]
     distributions = {one.distribution for one in patch.targets if not one.supports}
     only = {"distribution": distributions.pop()} if len(distributions) == 1 else {}
     return {"place": place, **only, **own, "targets": targets}

@@ -108,10 +108,7 @@ class Registry:
         row = self._rows.get(patch_id, {})
         if patch_id in self._patches or "targets" not in row:
             return self.get(patch_id)
-        targets = tuple(
-            Target(distribution, module, name, _incomplete, tuple(body), *flags)
-            for distribution, module, name, body, *flags in row["targets"]
-        )
+        targets = tuple(map(_read_target, row["targets"]))
         fields = {name: value for name, value in row.items() if name not in _OURS}
         module = row["place"].partition(":")[0]
         patch = Patch(patch_id, module=module, targets=targets, **fields)
@@ -186,6 +183,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _read_target(line: str) -> Target:
+    """A target of the table, which has one text for each: lists would slow down ``gc.collect``."""
+    distribution, module, name, flags, *body = line.split()
+    adds, supports, none = (flag == "1" for flag in flags)
+    return Target(distribution, module, name, _incomplete, tuple(body), adds, supports, none)
 
 
 def _incomplete(original: Any) -> Any:

@@ -49,7 +49,7 @@ PATCH = Patch("lazy", "it is half", TARGETS, __name__, "probes:lazy")
 def declaring(site):
     def write(name="size", declared="size", factory="double", when="when=bool"):
         site.write("lazy_patches.py", LAZY.format(name=name, factory=factory, when=when))
-        targets = [["fake-lm", "fake_lm.cache", declared, [declared], False, False, False]]
+        targets = [f"fake-lm fake_lm.cache {declared} 000 {declared}"]
         row = {"summary": "it is half", "probe": "probes:lazy", "optional": False}
         return Registry({"lazy": {"place": "lazy_patches", **row, "targets": targets}})
 
