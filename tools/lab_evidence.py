@@ -17,7 +17,7 @@ import release_sets
 import sent_evidence
 from release_sets import ROOT, ReleaseSet
 
-from mlx_patches.auditing.recommend import list_wrong_beside
+from mlx_patches.auditing.recommend import include_beside
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import store, words
@@ -116,14 +116,9 @@ def family_results(evidence: dict[str, Any]) -> dict[str, str]:
 
 
 def results_of(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its result, as counted in docs/findings.md and its chart.
-
-    A family that is right in a batch is ``repaired`` if it is wrong in another way unpatched.
-    """
+    """Family to its result, as counted in docs/findings.md and its chart."""
     return {
-        family: words.REPAIRED
-        if result == words.GREEN and list_wrong_beside(evidence["set"], family)
-        else result
+        family: include_beside(result, evidence["set"], family)
         for family, result in family_results(evidence).items()
     }
 

@@ -117,8 +117,7 @@ def recommend(
             if not are_all_within(own, one["versions"]):
                 refused = True
                 continue
-            if result == GREEN and list_wrong_beside(name, family):
-                result = REPAIRED
+            result = include_beside(result, name, family)
             if result in by_result:
                 by_result[result] += (name,)
                 versions[name] = one["versions"]
@@ -132,6 +131,11 @@ def recommend(
         results = (distribution, family, green, repaired, red)
         found.append(Recommendation(*results, best[0], best[1], versions, other))
     return found
+
+
+def include_beside(result: str, release: str, family: str) -> str:
+    """A family's result in batches; ``repaired`` if it is right there but wrong beside them."""
+    return REPAIRED if result == GREEN and list_wrong_beside(release, family) else result
 
 
 def list_wrong_beside(release: str, family: str) -> list[str]:

@@ -15,7 +15,12 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.recommend import list_affected, list_wrong_beside, list_wrong_solo
+from ..auditing.recommend import (
+    include_beside,
+    list_affected,
+    list_wrong_beside,
+    list_wrong_solo,
+)
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence import outside, words
@@ -152,15 +157,14 @@ def _cell(
     for name, pair in pairs.items():
         by_place.setdefault(_place(name), {})[name] = pair
     repaired = [name for name, pair in pairs.items() if pair == "rg"]
-    result = PARTLY if found == words.RED and repaired else found
-    result = words.REPAIRED if found == words.GREEN and beside else result
+    result = include_beside(found, one["set"], family)
     needs = one.get("needs", {}).get(family, {})
     traced = "with" in one and all(name in needs for name in repaired)
     without, with_ = (
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "result": result,
+        "result": PARTLY if result == words.RED and repaired else result,
         # Not part of the result: scenarios only compare a batch with a single request.
         "solo": list_wrong_solo(one["set"], family),
         "held": " ".join(filter(None, texts[: 1 + bool(beside)])),
