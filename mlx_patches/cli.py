@@ -19,6 +19,7 @@ from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, METAL_EMULATED, NOT_RUN, VARIANTS
 from .options import (
     Command,
+    Context,
     check_seconds,
     complete,
     complete_scenario,
@@ -55,7 +56,7 @@ def cli() -> None:
     """
 
 
-cli.command_class = Command
+cli.command_class, cli.context_class = Command, Context
 
 
 @cli.command()
@@ -520,33 +521,33 @@ def recommend(
     """List the measured releases in which a model is right, without or with the patches."""
     if not (models := (*more, *models)):
         raise click.UsageError("recommend needs a model: mlx-patches recommend MODEL")
+    from .auditing.explanation import fill
+
     found = [
         (host, one) for model in models for host in hosts or ("",) for one in _releases(model, host)
     ]
     if as_json:
         click.echo(json.dumps([one.as_dict() for _, one in found], indent=2))
         return
+
+    def print_fact(head: str, text: str) -> None:
+        click.echo(fill(f"  {head:<24}{text}", 26))
+
     for host, one in found:
         newest = one.best_repaired or f"none{f' that {host} allows' if host else ''}"
         newest += " with the patches" if one.best_repaired != one.best_green else ""
         if is_set("quiet"):
             click.echo(newest)
             continue
-        click.echo(f"{one.family} in {one.distribution}, from the lab's evidence")
+        click.echo(fill(f"{one.family} in {one.distribution}, from the lab's evidence"))
         for word, names in one.by_word.items():
             if names:
-                _print_fact(word, ", ".join(map(_version, names)))
+                print_fact(word, ", ".join(map(_version, names)))
         for name, wrong in one.wrong_solo.items():
-            _print_fact("wrong single requests", f"{_version(name)}: {', '.join(wrong)}")
+            print_fact("wrong single requests", f"{_version(name)}: {', '.join(wrong)}")
         for name, why in one.with_images.items():
-            _print_fact("wrong with images", f"{_version(name)}: {why}")
-        _print_fact("newest to use", newest)
-
-
-def _print_fact(head: str, text: str) -> None:
-    from .auditing.explanation import fill
-
-    click.echo(fill(f"  {head:<24}{text}", 26))
+            print_fact("wrong with images", f"{_version(name)}: {why}")
+        print_fact("newest to use", newest)
 
 
 def _version(name: str) -> str:
@@ -677,7 +678,7 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     from .auditing.colour import in_colour
 
     verbose = is_set("verbose") or show_all
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
+    width = max(shutil.get_terminal_size((screen.WIDTH, 0)).columns, 20)
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
     bad = code or screen.effects(report)

@@ -1,6 +1,7 @@
 """What commands share: ``-q`` and ``-v``, defaults in files, and options of several commands."""
 
 import math
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -46,8 +47,26 @@ class Option(click.Option):
 option = partial(click.option, cls=Option)
 
 
+class _Formatter(click.HelpFormatter):
+    """Help that fits the screen; on a narrow one, an option's text is below its name."""
+
+    def __init__(self, **_: Any):
+        super().__init__(width=min(max(shutil.get_terminal_size().columns, 20), 80) - 2)
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl(rows, col_max if self.width > 50 else 2, col_spacing)
+
+
+class Context(click.Context):
+    """The context of a command, whose help fits the screen."""
+
+    formatter_class = _Formatter
+
+
 class Command(click.Command):
     """A command with ``-q`` and ``-v``, whose other defaults come from the config files."""
+
+    context_class = Context
 
     def __init__(self, *args: Any, **settings: Any):
         super().__init__(*args, **settings)

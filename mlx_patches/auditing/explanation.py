@@ -41,12 +41,12 @@ def explain(name: str, quiet: bool = False, verbose: bool = False) -> Iterator[s
     states = {one.target: one for one in outcomes_of([patch])} if verbose else {}
     for target in patch.targets:
         state = states.get(target.path)
-        yield f"    {target.path}{f'  {state.status}: {state.reason}' if state else ''}"
+        yield fill(f"    {target.path}{f'  {state.status}: {state.reason}' if state else ''}", 8)
     yield "Affected releases"
     for distribution in dict.fromkeys(t.distribution for t in patch.targets):
         if rule := current.matrix.rule(patch.id, distribution):
             fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
-            yield f"    {distribution} {rule.add_note(rule.affected + fixed)}"
+            yield fill(f"    {distribution} {rule.add_note(rule.affected + fixed)}", 8)
     if origin := current.registry.origin(name):
         yield f"Contributed by\n    {origin}"
     yield f"Reproducer\n    mlx-patches probe {patch.id}"

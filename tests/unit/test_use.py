@@ -290,6 +290,25 @@ How
     assert "    - An item." in lines
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(
+    "command",
+    ["audit llama", "recommend qwen3_5", "explain -v offset-alias", "audit --help", "lab --help"],
+)
+def test_screens_fit(invoke, llama, monkeypatch, command, width):
+    """Only a single word, such as a target, and a command to be copied may be longer."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    copied = ("Fix:", "Next:", "Proof", "Environment:", "    mlx-patches probe")
+    for line in invoke(*command.split()).out.splitlines():
+        single = " " not in line.strip().removeprefix("- ")
+        assert len(line) <= width or single or line.startswith(copied), line
+
+
+def test_audit_of_a_screen_of_one_column(invoke, llama, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "llama" in invoke("audit", "llama").out
+
+
 # -- completion --------------------------------------------------------------------------------
 
 
