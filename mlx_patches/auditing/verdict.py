@@ -342,7 +342,8 @@ def judge(
     make = partial(ModelVerdict, family, distribution, version, defects=defects, own=own)
     make = partial(make, shown=shown)
     if evidence is None or not pairs:
-        note = "the lab's evidence does not have this family" if evidence else note
+        if evidence is not None:
+            note = evidence.get("note") or "the lab's evidence does not have this family"
         ids = worst_first(dict.fromkeys((*solo_ids, *possible())))
         return make("", measured, patches=(*ids,), traced=False, note=note)
     result = words.family_result(pairs)

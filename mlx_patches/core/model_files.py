@@ -1,5 +1,6 @@
 """Reads the JSON files next to a model's weights, and the stop tokens in them."""
 
+import contextlib
 import json
 import math
 import os
@@ -28,7 +29,8 @@ _TEXT = {
 }
 _CONFIG = {**_TEXT, "text_config": _TEXT, "model_file": str}
 # Other files that may name code of the folder.
-_PROCESSORS = ("tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+_PROCESSORS = [f"{name}_config.json" for name in ("tokenizer", "processor", "preprocessor")]
+_PROCESSORS += ["video_preprocessor_config.json"]
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
@@ -82,11 +84,12 @@ def find_own_code(folder: Path, config: dict[str, Any]) -> str:
         if config.get(field):
             return f"{field} in config.json"
     for file in _PROCESSORS:
-        try:
-            if read_object(folder / file).get("auto_map"):
+        with contextlib.suppress(MlxPatchesError):  # missing, or broken
+            content = read_object(folder / file)
+            # transformers 5 saves a processor's parts as objects in its file.
+            parts = [one for one in (content, *content.values()) if isinstance(one, dict)]
+            if any(one.get("auto_map") for one in parts):
                 return f"auto_map in {file}"
-        except MlxPatchesError:  # missing, or broken
-            continue
     return ""
 
 
@@ -124,10 +127,11 @@ def show(value: Any) -> str:
 
 def read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(files.read(path, MAX_CONFIG_BYTES, "a config"))
+        # Releases read it as UTF-8, without a byte order mark.
+        content = json.loads(files.read(path, MAX_CONFIG_BYTES, "a config").decode())
     except FileNotFoundError:
         raise MlxPatchesError(f"{path}: no such file; is this a model's folder?") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be read: {error}") from None
     except json.JSONDecodeError as error:
         raise MlxPatchesError(
@@ -135,8 +139,10 @@ def read_object(path: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise MlxPatchesError(f"{path}: nested too deeply; not a config") from None
-    except ValueError as error:  # a number with more digits than Python converts
-        raise MlxPatchesError(f"{path}: not a config: {error}") from None
+    except ValueError:  # not UTF-8, or a number with more digits than Python converts
+        raise MlxPatchesError(
+            f"{path}: not UTF-8, or with a too long number; download it again"
+        ) from None
     if not isinstance(content, dict):
         raise MlxPatchesError(f"{path}: not a JSON object; download it again")
     return content

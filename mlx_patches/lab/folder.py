@@ -8,7 +8,7 @@ from typing import Any
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import shell_word
-from ..core.model_files import has_consent, read_config
+from ..core.model_files import read_config
 from ..core.packages import CORE
 from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
 from . import runner
@@ -29,11 +29,9 @@ def evidence_of(folder: Path, report: Report = lambda task, rows: None) -> Evide
     many. The weights are read, and the folder's code is run, only if it names a ``model_file`` and
     the user consents.
     """
-    own_code = bool(read_config(folder).get("model_file"))
-    if own_code and has_consent():  # its code is run as it is: only full-size models have weights
-        tasks = runner.tasks(weights=folder)
-    else:
-        tasks = runner.tasks(config=folder)
+    # The folder's own code is run as it is: only full-size models have weights.
+    own_code = read_config(folder).get("model_file")
+    tasks = runner.tasks(**{"weights" if own_code else "config": folder})
     rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)

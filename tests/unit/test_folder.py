@@ -94,10 +94,24 @@ def test_unbuildable_folder_is_not_measured(measured):
     assert one.note == "the lab could not build it: some width was not made small"
 
 
-def test_folder_code_is_refused(measured, tmp_path):
+def test_folder_code_is_run_with_its_weights(measured, tmp_path, monkeypatch):
+    """The process that loads it refuses without consent, and names the variable."""
     (tmp_path / "config.json").write_text('{"model_type": "llama", "model_file": "evil.py"}')
-    with pytest.raises(MlxPatchesError, match=r"model_file is evil\.py, code that .* only with"):
-        measured("rest()")
+    places, run = [], runner.run
+
+    def record(tasks, *args, **options):
+        places.extend((one.config, one.weights) for one in tasks)
+        return run(tasks, *args, **options)
+
+    monkeypatch.setattr(runner, "run", record)
+    measured("rest()")
+    assert places == [(None, tmp_path)] * 2
+
+
+def test_unfinished_scenarios_are_named():
+    note = "mlx-lm: 3 scenarios did not end within 26 s"
+    found = {"set": "mlx-lm 0.31.3", "versions": {}, "note": note, "without": {"llama": {}}}
+    assert verdict(found).note == note
 
 
 def test_screen_shows_measurement(measured):

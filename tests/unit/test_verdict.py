@@ -241,6 +241,19 @@ def write_llama(folder, **config):
     return str(folder)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "problem"),
+    [("utf-8-sig", "line 1: not valid JSON"), ("utf-16", "not UTF-8"), ("latin-1", "not UTF-8")],
+)
+def test_config_that_no_release_reads(tmp_path, encoding, problem):
+    text = json.dumps({"model_type": "llama", "name": "é"}, ensure_ascii=False)
+    (tmp_path / "config.json").write_text(text, encoding)
+    with pytest.raises(
+        mlx_patches.MlxPatchesError, match=f"config.json: {problem}.*download it again"
+    ):
+        mlx_patches.audit(str(tmp_path))
+
+
 def test_folder_without_windows(release, tmp_path):
     release(BY_NAME["mlx-lm 0.32.2"])
     full = mlx_patches.audit(write_llama(tmp_path, layer_types=["full_attention"]))
@@ -258,6 +271,8 @@ def test_folder_without_windows(release, tmp_path):
         ("config.json", "auto_map"),
         ("tokenizer_config.json", "auto_map"),
         ("preprocessor_config.json", "auto_map"),
+        ("video_preprocessor_config.json", "auto_map"),
+        ("processor_config.json", "image_processor"),
     ],
 )
 def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field):
@@ -267,7 +282,8 @@ def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field
     path = tmp_path / file
     content = json.loads(path.read_text()) if path.exists() else {}
     value = "own.py" if field == "model_file" else {"AutoModel": "own.Model"}
-    path.write_text(json.dumps({**content, field: value}))
+    part, field = field, field if field == "model_file" else "auto_map"
+    path.write_text(json.dumps({**content, part: value if part == field else {field: value}}))
     report = mlx_patches.audit(folder)
     (one,) = report.verdicts
     assert (one.verdict, report.exit_code()) == (words.NOT_MEASURED, 2)
