@@ -31,7 +31,7 @@ def evidence_of(folder: Path, report: Report = lambda task, rows: None) -> Evide
     """
     # The folder's own code is run as it is: only full-size models have weights.
     own_code = read_config(folder).get("model_file")
-    tasks = runner.tasks(**{"weights" if own_code else "config": folder})
+    tasks = runner.tasks(weights=folder) if own_code else runner.tasks(config=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
