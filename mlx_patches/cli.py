@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -170,8 +171,8 @@ def _audits(
         raise click.UsageError("--measure needs a model's folder or its config.json")
     return [
         make_audit(model, host, table, _measure_folder(model) if measure and model else None)
-        for model in models or (None,)
-        for host in hosts or (None,)
+        for model in dict.fromkeys(models) or (None,)
+        for host in dict.fromkeys(hosts) or (None,)
     ]
 
 
@@ -696,6 +697,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; broken input prints one line on stderr and exits with code 2."""
     if sys.stdout is None:  # the parent closed it: only the exit code counts
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if isinstance(sys.stdout, TextIOWrapper):  # for characters that its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -26,6 +26,7 @@ from ..core.files import quote, writing
 from ..core.model_files import CONSENT, read_config
 from ..core.model_types import implementations
 from ..core.packages import CORE, MODEL_PACKAGES, package_of
+from ..core.registry import did_you_mean
 from ..evidence.words import FLOAT32, NOT_RUN, RED, RESULTS, current_id
 from . import RELEASE, Family, children
 from .child import BUILD
@@ -189,9 +190,8 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
             or (one.distribution, one.name) in of_type
         }
         if not named:
-            raise MlxPatchesError(
-                f"no family {quote(name)!r} in this environment ({environment()})"
-            )
+            close = did_you_mean(name.rpartition(":")[2], (one.name for one in found))
+            raise MlxPatchesError(f"no family {quote(name)!r} in {environment()}{close}")
         wanted |= named
     return [family for family in found if family in wanted]
 

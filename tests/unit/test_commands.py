@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from mlx_patches.auditing import explanation, formats, models
 from mlx_patches.core import model_types
 from mlx_patches.evidence import store
 from mlx_patches.lab import report, runner
+
+from .conftest import run_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -218,6 +221,18 @@ def test_path_of_a_model_is_taken_as_it_is(invoke, tmp_path, name):
 def test_odd_version_is_not_measured():
     for version in ("1." * 2500, "../../x", "*", ""):
         assert store.load_set(f"mlx-lm {version}") is None
+
+
+def test_output_that_lacks_a_character():
+    """The summary of detokenizer-text has a letter that ASCII lacks."""
+    command = [sys.executable, "-m", "mlx_patches", "list"]
+    done = run_command(command, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"Hello!\u0120How" in done.stdout
+
+
+def test_repeated_name_is_reported_once(invoke, llama):
+    assert invoke("audit", "-q", "llama", "--model", "llama").out.count("\n") == 1
 
 
 def test_list_status(invoke, affected):
