@@ -374,7 +374,7 @@ def test_families_by_name(two_families, monkeypatch):
     monkeypatch.setattr(runner, "implementations", {"mistral": {"mlx-lm": "llama"}}.get)
     assert [str(f) for f in runner.choose_families(["mistral"], None)] == ["mlx-lm:llama"]
     monkeypatch.setattr(runner, "implementations", lambda name: {})
-    with pytest.raises(MlxPatchesError, match="no family 'lama' in .*; did you mean 'llama'?"):
+    with pytest.raises(MlxPatchesError, match=r"no family 'lama' in .*; did you mean 'llama'?"):
         runner.choose_families(["llama", "lama"], None)
 
 
