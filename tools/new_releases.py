@@ -40,6 +40,12 @@ def main() -> None:
         new = patch_evidence.read_versions().keys() - list_committed()
         print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), new)))
         return
+    with evidence_file.lock():
+        add()
+
+
+def add() -> None:
+    """Add what is new; a second process must not add it again."""
     sets = release_sets.load()
     seen = evidence_file.read(WATCHED)
     added, again, newer = news(sets, seen, list_releases)

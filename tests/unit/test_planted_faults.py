@@ -225,15 +225,55 @@ def test_two_at_once_lose_nothing(evidence, monkeypatch):
     assert {one.name for one in sets} < {*patch_evidence.read_versions()}
 
 
-@pytest.mark.parametrize("today", ["2020-01-01", "2999-01-01"])
-def test_clock(monkeypatch, tmp_path, today):
-    sets = tmp_path / "sets.toml"
-    sets.write_text(new_releases.SETS.read_text())
-    before = sets.read_text()
-    monkeypatch.setattr(new_releases, "SETS", sets)
+@pytest.fixture
+def daily(monkeypatch, tmp_path):
+    """Copies of the files that the daily workflow changes; returns the one with the sets."""
+    for name, path in (("SETS", new_releases.SETS), ("WATCHED", new_releases.WATCHED)):
+        (tmp_path / path.name).write_text(path.read_text())
+        monkeypatch.setattr(new_releases, name, tmp_path / path.name)
+    monkeypatch.setattr(release_sets, "HERE", tmp_path)
     monkeypatch.setattr(sys, "argv", ["new_releases.py"])
     monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
     monkeypatch.setattr(new_releases, "list_releases", lambda name: ["0.0.1"])
+    return new_releases.SETS
+
+
+def release_one(name):
+    return ["999"] if name == "mlx-lm" else ["0.0.1"]
+
+
+def test_two_at_once_add_a_release_once(daily, monkeypatch):
+    monkeypatch.setattr(
+        new_releases, "list_releases", lambda name: (time.sleep(0.01), release_one(name))[1]
+    )
+    before = release_sets.load()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: new_releases.main(), range(4)))
+    assert release_sets.load().keys() == {*before, "mlx-lm 999"}
+
+
+@pytest.mark.parametrize("fault", [full_disk, lambda name, path: os.kill(os.getpid(), 9)])
+def test_daily_workflow_that_ends_early(daily, monkeypatch, fault):
+    """On a full disk, or killed while it writes, it leaves the release sets as they were."""
+    before = daily.read_text()
+    monkeypatch.setattr(new_releases, "list_releases", release_one)
+    monkeypatch.setattr(os, "replace", fault)
+    child = os.fork()
+    if not child:
+        try:
+            evidence_file.run(new_releases.main)
+        except SystemExit as error:
+            os._exit(3 if "No space left on device" in str(error) else 4)
+        finally:
+            os._exit(5)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (3 if fault is full_disk else -9)
+    assert daily.read_text() == before
+
+
+@pytest.mark.parametrize("today", ["2020-01-01", "2999-01-01"])
+def test_clock(daily, monkeypatch, today):
+    before = daily.read_text()
     date = SimpleNamespace(today=lambda: datetime.date.fromisoformat(today))
     monkeypatch.setattr(new_releases, "datetime", SimpleNamespace(date=date))
     if today < "2026":
@@ -241,7 +281,7 @@ def test_clock(monkeypatch, tmp_path, today):
             new_releases.main()
     else:
         new_releases.main()  # nothing new: no set gets a date
-    assert sets.read_text() == before
+    assert daily.read_text() == before
 
 
 @pytest.mark.parametrize(
