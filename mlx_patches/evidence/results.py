@@ -1,7 +1,9 @@
 """The result of a probe, and whose fault an error is: the release's, or the environment's."""
 
 import errno
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.packages import DISTRIBUTIONS
 
@@ -26,6 +28,20 @@ class BrokenEnvironment(Exception):
 def is_absent(error: BaseException, package: str) -> bool:
     """Whether an error is an import of a module that this package, or another of ours, lacks."""
     return isinstance(error, ModuleNotFoundError) and _is_ours(error, package)
+
+
+def import_optional(name: str) -> Any:
+    """A module that its package may lack; None if it does.
+
+    Raises:
+        ImportError: the module is there, but a dependency is not.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if is_absent(error, name.partition(".")[0]):
+            return None
+        raise
 
 
 def find_fault(error: BaseException, package: str = "") -> str:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.arrays import mx
-from ..evidence.results import NotApplicable
+from ..evidence.results import NotApplicable, import_optional
 from ..evidence.words import BFLOAT16, FLOAT32
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .cache_arrays import layers
@@ -380,10 +380,7 @@ def in_proportion(caches: list[Any]) -> list[Any]:
 def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
     """The caches of a left-padded batch, made by the release's engine."""
     for name in ("generate", "generate.ar"):
-        try:
-            make = getattr(family.part(name), "_make_cache", None)
-        except ModuleNotFoundError:
-            continue
+        make = getattr(import_optional(f"{family.package}.{name}"), "_make_cache", None)
         if make is not None:
             break
     else:

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from ..core.arrays import mx
-from ..evidence.results import NotApplicable
+from ..evidence.results import NotApplicable, import_optional
 from . import Generated
 from .generators import Endless, read_answer
 from .shrink import VOCABULARY
@@ -32,10 +32,7 @@ See = Callable[[int, int], None]
 def response_generator() -> Any:
     """The class that batches the requests of the release's server."""
     for name in ("mlx_vlm.server.generation", "mlx_vlm.server"):
-        try:
-            kind: Any = getattr(importlib.import_module(name), "ResponseGenerator", None)
-        except ModuleNotFoundError:
-            continue
+        kind = getattr(import_optional(name), "ResponseGenerator", None)
         if hasattr(kind, "_gpu_embed"):
             return kind
     raise NotApplicable("the release's server does not batch prompts with images")

@@ -14,7 +14,7 @@ from unittest import mock
 
 from ..core.arrays import mx
 from ..core.patch import Target
-from ..evidence.results import is_absent
+from ..evidence.results import import_optional
 from . import NotApplicable, Result
 
 # The sizes of a small text model, by their names in ``config.json``.
@@ -44,12 +44,9 @@ def module_of(target: Target) -> Any:
 
 def require_module(name: str) -> Any:
     """Import a module, or raise NotApplicable if its package lacks it or is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if is_absent(error, name.partition(".")[0]):
-            raise NotApplicable(str(error)) from error
-        raise
+    if (found := import_optional(name)) is None:
+        raise NotApplicable(f"No module named {name!r}")
+    return found
 
 
 def own_class_of(target: Target) -> Any:

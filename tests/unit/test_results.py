@@ -1,12 +1,14 @@
 """An error of the environment is neither a defect of a release nor its absence."""
 
 import errno
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from mlx_patches.core.patch import Patch, Target
 from mlx_patches.evidence.results import NotApplicable, find_fault
+from mlx_patches.lab import Family, build, server_thread
 from mlx_patches.probes import child
 from mlx_patches.probes.fixtures import require_module
 
@@ -52,6 +54,23 @@ def test_module_that_imports_a_missing_package(tmp_path, monkeypatch):
         require_module("a_host")
     with pytest.raises(NotApplicable, match="another_host"):
         require_module("another_host.server")
+
+
+def test_engine_that_imports_a_missing_package(site, monkeypatch):
+    site.write("mlx_vlm/generate.py", "import a_missing_dependency")
+    site.write("mlx_vlm/server.py", "import a_missing_dependency")
+    for name in ("mlx_vlm", "mlx_vlm.generate", "mlx_vlm.server"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        server_thread.response_generator()
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        build._batch_cache(None, Family("mlx-vlm", "qwen2_vl"), [])
+    for name in ("generate", "server"):
+        site.write(f"mlx_vlm/{name}.py", "")
+    with pytest.raises(NotApplicable, match="does not batch prompts with images"):
+        server_thread.response_generator()
+    with pytest.raises(NotApplicable, match="no batch engine"):
+        build._batch_cache(None, Family("mlx-vlm", "qwen2_vl"), [])
 
 
 @pytest.mark.parametrize(
