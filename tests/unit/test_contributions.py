@@ -160,6 +160,25 @@ def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('id="their-patch"', "id=5", "the id is 5; use a to z, digits and hyphens"),
+        ('id="their-patch"', 'id="Their patch!"', "the id is 'Their patch!'; use a to z"),
+        ("an update", r"an\n\x1b[31mupdate", "the summary is .*; use one printable line"),
+        ('Target("fake-lm"', 'Target("fake-ml"', "affected has no range for fake-ml, which it"),
+    ],
+)
+def test_misdeclared_contribution_is_skipped(theirs, fake, caplog, before, after, message):
+    theirs()
+    code = (fake.root / "their_patches.py").read_text()
+    fake.write("their_patches.py", code.replace(before, after))
+    mlx_patches.apply()
+    (record,) = [one for one in caplog.records if "was skipped" in one.message]
+    assert re.search(message, record.message)
+    assert re.search(r"\(.*/their_patches.py:\d+\)$", record.message)
+
+
+@pytest.mark.parametrize(
     ("points", "affected", "message"),
     [
         ("twice = their_patches:BAD", "<2", "BAD: AttributeError: .*/their_patches.py:25"),
