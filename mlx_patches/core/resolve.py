@@ -75,9 +75,13 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=missing, foreign=foreign)
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
-    released = known_files.has(getattr(module, "__file__", None) or "", prints)
-    known = released and None not in prints.values()
-    unknown = () if known else prints
+    path = getattr(module, "__file__", None) or ""
+    released, entry = known_files.has(path, prints), known_files.entry_of(path)
+    unknown = [
+        name
+        for name, value in prints.items()
+        if not (released and value) or (entry and (entry.get(name) or ("",))[0] != value)
+    ]
     replaced = {name: find_replacement(bodies[name], module) for name in unknown}
     note = "".join(f"; {name} was replaced by {by}" for name, by in replaced.items() if by)
     return Found(fingerprint.combine(prints), "", foreign, owner, original, released, note)

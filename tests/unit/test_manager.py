@@ -3,6 +3,7 @@
 import functools
 import importlib
 import sys
+from pathlib import Path
 from collections import OrderedDict
 from unittest import mock
 
@@ -202,6 +203,18 @@ def test_known_definition_in_another_file(cache, monkeypatch):
         monkeypatch.setattr(resolve.known_files, "_table", lambda known=known: known)
         assert resolve.in_file(one).released is resolve.in_process(cache, one, {}).released
         assert resolve.in_file(one).released is released
+
+
+def test_replacement_in_a_released_file_is_named(cache, monkeypatch):
+    """The file is known, but not what replaced its function."""
+    one = target("Cache.state", fingerprint_of=("Cache.update",))
+    prints = resolve.fingerprint.hash_file(Path(cache.__file__), ["Cache.update"])
+    entry = {name: (value, [1]) for name, value in prints.items()}
+    monkeypatch.setattr(resolve.known_files, "entry_of", lambda path: entry)
+    assert not resolve.in_process(cache, one, {}).note
+    monkeypatch.setattr(cache.Cache, "update", lambda self, n: n)
+    note = resolve.in_process(cache, one, {}).note
+    assert note.startswith("; Cache.update was replaced by tests.unit.test_manager:")
 
 
 def test_absent_target_holds_no_other_back(cache):
