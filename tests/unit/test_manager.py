@@ -3,8 +3,8 @@
 import functools
 import importlib
 import sys
-from pathlib import Path
 from collections import OrderedDict
+from pathlib import Path
 from unittest import mock
 
 import pytest
