@@ -36,3 +36,10 @@ class Host(NamedTuple):
     name: str
     scripts: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise TypeError if a field has another type, since a string is a tuple of letters."""
+        tuples = isinstance(self.scripts, tuple) and isinstance(self.modules, tuple)
+        names = (self.name, *self.scripts, *self.modules) if tuples else (None,)
+        if not all(isinstance(one, str) and one for one in names):
+            raise TypeError("a Host has a name, a tuple of scripts and a tuple of modules")

@@ -358,6 +358,19 @@ def test_host_declaration(fake):
     assert "their-server 3.1" in map(str, mlx_patches.audit().distributions)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    ["5", "'their-server', 'serve-it'", "'their-server', (), 5", "'their-server', ('',)"],
+)
+def test_misdeclared_host_is_skipped(fake, caplog, fields):
+    code = f"from mlx_patches.plugin import Host\nHOST = Host({fields})\n"
+    fake.write("their_server.py", code)
+    info = fake.install("their-server")
+    (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
+    assert contributions.hosts() == {}
+    assert re.search(r"a Host has a name, a tuple of .*their_server.py:2\)", caplog.text)
+
+
 def test_uninstalled_host_is_ignored(fake):
     info = fake.install("their-server", metadata="")
     (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
