@@ -171,8 +171,8 @@ def _audits(
         raise click.UsageError("--measure needs a model's folder or its config.json")
     return [
         make_audit(model, host, table, _measure_folder(model) if measure and model else None)
-        for model in dict.fromkeys(models) or (None,)
-        for host in dict.fromkeys(hosts) or (None,)
+        for model in models or (None,)
+        for host in hosts or (None,)
     ]
 
 

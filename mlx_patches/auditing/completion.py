@@ -48,18 +48,10 @@ def _models() -> Iterable[str]:
             yield from (one.parent.name for one in file.parent.glob("[!_]*/__init__.py"))
 
 
-def _hosts() -> Iterable[str]:
-    return [name for name in (*KNOWN, *SERVERS) if find(SERVERS.get(name, name))]
-
-
-def _patches() -> Iterable[str]:
-    return session().registry.ids()
-
-
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "patches": _patches,
+    "patches": lambda: session().registry.ids(),
     "models": _models,
-    "hosts": _hosts,
+    "hosts": lambda: [one for one in (*KNOWN, *SERVERS) if find(SERVERS.get(one, one))],
     "profiles": PROFILES.keys,
     "severities": lambda: (*SEVERITIES, "any"),
 }

@@ -170,9 +170,8 @@ def facts(report: Audit) -> Iterator[str]:
             none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
             yield f"{release}: not measured; each patch is judged by the code it changes{none}"
             continue
-        solo = sum(
-            one.result == words.GREEN and one.is_wrong_beside(_make_released(own)) for one in own
-        )
+        here, right = _make_released(own), [one for one in own if one.result == words.GREEN]
+        solo = sum(one.wrong_solo(here) or bool(one.fails_beside(here)) for one in right)
         wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
         unknown = sum(one.verdict == words.NOT_MEASURED for one in own)

@@ -182,10 +182,6 @@ class ModelVerdict:
         """Whether a single request is wrong here, with a config that the model has."""
         return self.wrong_solo(here) or bool(self.fails_solo(here) or self.fails_on_images(here))
 
-    def differs_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """The configs in which a single request is wrong in this environment."""
-        return self._open(self.defects, here)
-
     def _open(
         self, cells: Iterable[outside.HeldCell], here: PatchState
     ) -> tuple[outside.HeldCell, ...]:
@@ -224,10 +220,6 @@ class ModelVerdict:
         """The single requests and the batches with images that are wrong in this environment."""
         return (*self.fails_solo(here), *self.fails_with_images(here), *self.fails_on_images(here))
 
-    def is_wrong_beside(self, here: PatchState) -> bool:
-        """Whether single requests or batches with images are wrong in this environment."""
-        return self.wrong_solo(here) or bool(self.fails_beside(here))
-
     def list_unmeasured(
         self, cells: Sequence[outside.HeldCell], here: PatchState
     ) -> tuple[outside.HeldCell, ...]:
@@ -261,7 +253,7 @@ class ModelVerdict:
             "held_against": held.outside,
             "configs": len(held.cells),
             "wrong": [one.name for one in self.defects if one.pair[0] == "r"],
-            "wrong_here": [one.name for one in self.differs_solo(here)],
+            "wrong_here": [one.name for one in self._open(self.defects, here)],
             "not_measured_here": [one.name for one in self.list_unmeasured(held.cells, here)],
         }
         # The second names are the former keys, for one more release.

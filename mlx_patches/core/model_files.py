@@ -29,8 +29,7 @@ _TEXT = {
 }
 _CONFIG = {**_TEXT, "text_config": _TEXT, "model_file": str}
 # Other files that may name code of the folder.
-_PROCESSORS = [f"{name}_config.json" for name in ("tokenizer", "processor", "preprocessor")]
-_PROCESSORS += ["video_preprocessor_config.json"]
+_PROCESSORS = ("tokenizer", "processor", "preprocessor", "video_preprocessor")
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
@@ -83,7 +82,7 @@ def find_own_code(folder: Path, config: dict[str, Any]) -> str:
     for field in ("model_file", "auto_map"):
         if config.get(field):
             return f"{field} in config.json"
-    for file in _PROCESSORS:
+    for file in (f"{name}_config.json" for name in _PROCESSORS):
         with contextlib.suppress(MlxPatchesError):  # missing, or broken
             content = read_object(folder / file)
             # transformers 5 saves a processor's parts as objects in its file.

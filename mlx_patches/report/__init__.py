@@ -15,12 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..activation.session import session
-from ..auditing.recommend import (
-    include_beside,
-    list_affected,
-    list_wrong_beside,
-    list_wrong_solo,
-)
+from ..auditing.recommend import include_beside, list_affected, list_wrong_beside, list_wrong_solo
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
 from ..evidence import outside, words
@@ -72,7 +67,10 @@ def content(
         "patches": {patch.id: patch.summary for patch in session().registry.each_declared()},
         "scenarios": [_scenario(name) for name in names],
         # Device and dtype of cells to their description; a CPU in float32 has the empty key.
-        "places": {_place(name): _words(name) for name in names},
+        "places": {
+            _place(name): f"{words.DEVICES[device]}, {dtype}"
+            for name, (_, device, dtype) in zip(names, map(words.place_of, names), strict=True)
+        },
         # Most details repeat: cells refer to them by index.
         "details": texts,
         "packages": [
@@ -208,11 +206,6 @@ def _scenario(name: str) -> dict[str, str]:
 def _place(name: str) -> str:
     """The device and dtype in a cell's name; empty for a CPU in float32."""
     return name.partition("@")[2]
-
-
-def _words(name: str) -> str:
-    _, device, dtype = words.place_of(name)
-    return f"{words.DEVICES[device]}, {dtype}"
 
 
 def _release(version: str) -> Any:

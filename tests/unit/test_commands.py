@@ -231,10 +231,6 @@ def test_output_that_lacks_a_character():
     assert r"Hello!\u0120How" in done.stdout
 
 
-def test_repeated_name_is_reported_once(invoke, llama):
-    assert invoke("audit", "-q", "llama", "--model", "llama").out.count("\n") == 1
-
-
 def test_list_status(invoke, affected):
     done = invoke("list", "--json")
     assert done.code == 0
