@@ -14,7 +14,7 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
     """The hosts that declare themselves, by name. Reads all metadata: not for start-up."""
     from ..core.contribution import Host
 
-    return {host.name: host for _, host in _load(_find_installed(HOSTS), Host, blocked, Host.check)}
+    return {host.name: host for _, host in _load(_find_installed(HOSTS), Host, blocked)}
 
 
 def find_blocked(names: Collection[str]) -> list[str]:
@@ -144,10 +144,7 @@ def _find_installed(group: str) -> Iterator[Declared]:
 
 
 def _load(
-    points: Iterable[Declared],
-    kind: type[Any],
-    blocked: Collection[str],
-    check: Callable[[Any], None] = lambda found: None,
+    points: Iterable[Declared], kind: type[Any], blocked: Collection[str]
 ) -> Iterator[tuple[Declared, Any]]:
     """Each entry point and its object; those that fail to load are logged."""
     for declared in points:
@@ -157,7 +154,7 @@ def _load(
             found = declared.point.load()
             if not isinstance(found, kind):
                 raise TypeError(f"it is not a {kind.__name__}")
-            check(found)
+            found.check()
         except BaseException as error:
             declared.skip(error)
             continue

@@ -100,7 +100,7 @@ class Session:
             try:
                 from ..matrix.declared import build_rules
 
-                rules = build_rules(one.patch, one.affected, one.fixed, note)
+                rules = build_rules(one.patch.id, one.affected, one.fixed, note)
                 module = one.patch.module or (declared.module if declared else "")
                 self.registry.add(one.patch._replace(module=module), origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)

@@ -1,5 +1,6 @@
 """The objects that packages declare by entry point: a patch or a host."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,6 +23,16 @@ class Contribution(NamedTuple):
     affected: Mapping[str, str]
     note: str = ""
     fixed: Mapping[str, str] = MappingProxyType({})
+
+    def check(self) -> None:
+        """Raise ValueError if the id or the summary cannot be shown, or a target has no range."""
+        id_, summary, targets = self.patch[:3]
+        if not re.fullmatch(r"'[a-z0-9][a-z0-9._-]*'", repr(id_)):
+            raise ValueError(f"the id is {id_!r}; use a to z, digits and hyphens")
+        if not str(summary).isprintable():
+            raise ValueError(f"{id_}: the summary is {summary!r}; use one printable line")
+        if strange := {one.distribution for one in targets} - self.affected.keys():
+            raise ValueError(f"{id_}: affected has no range for {min(strange)}, which it changes")
 
 
 class Host(NamedTuple):

@@ -31,11 +31,7 @@ def is_absent(error: BaseException, package: str) -> bool:
 
 
 def import_optional(name: str) -> Any:
-    """A module that its package may lack; None if it does.
-
-    Raises:
-        ImportError: the module is there, but a dependency is not.
-    """
+    """A module, or None if its package lacks it; ImportError if it lacks a dependency."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

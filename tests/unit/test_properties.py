@@ -5,7 +5,6 @@ from packaging.version import Version
 
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
-from mlx_patches.core.patch import Patch
 from mlx_patches.matrix.declared import build_rules
 from mlx_patches.matrix.gate import decide_by_rule
 from mlx_patches.matrix.matrix import Rule
@@ -119,7 +118,7 @@ def test_applied_needs_range_or_body(rule, version, body):
 @given(ranges, ranges, st.one_of(versions, numbers))
 def test_declared_ranges_are_disjoint(one, other, version):
     try:
-        (rule,) = build_rules(Patch("fix"), {"fake-lm": one}, {"fake-lm": other}).values()
+        (rule,) = build_rules("fix", {"fake-lm": one}, {"fake-lm": other}).values()
     except ValueError as error:
         assert "both affected and fixed" in str(error)
         return
