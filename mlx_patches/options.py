@@ -47,20 +47,14 @@ class Option(click.Option):
 option = partial(click.option, cls=Option)
 
 
-class _Formatter(click.HelpFormatter):
-    """Help that fits the screen; on a narrow one, an option's text is below its name."""
-
-    def __init__(self, **_: Any):
-        super().__init__(width=min(max(shutil.get_terminal_size().columns, 20), 80) - 2)
-
-    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl(rows, col_max if self.width > 50 else 2, col_spacing)
-
-
 class Context(click.Context):
-    """The context of a command, whose help fits the screen."""
+    """A context whose help fits the screen: on a narrow one, texts are below their options."""
 
-    formatter_class = _Formatter
+    def make_formatter(self) -> click.HelpFormatter:
+        made = click.HelpFormatter(width=min(max(shutil.get_terminal_size().columns, 20), 80) - 2)
+        if made.width < 50:
+            vars(made)["write_dl"] = partial(made.write_dl, col_max=2)
+        return made
 
 
 class Command(click.Command):
