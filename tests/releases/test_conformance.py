@@ -3,7 +3,10 @@ import sys
 
 import pytest
 
+from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import NOT_NEEDED
+from mlx_patches.matrix.gate import Gate
+from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from tests.conformance import Case, Conformance, import_modules
 
@@ -13,11 +16,15 @@ pytestmark = pytest.mark.slow
 
 
 @functools.cache
-def ready(patch) -> bool:
-    """True if the patch can be applied to some target in this environment."""
+def list_outcomes(patch) -> list:
+    """The patch's outcomes at the imported targets, by the committed matrix."""
     import_modules(patch)
-    outcomes = Case(patch).manager().apply(patch, dry_run=True)
-    return any(o.status == "pending" and has_module(o) for o in outcomes)
+    outcomes = Manager(Gate(CompatMatrix.builtin())).apply(patch, dry_run=True)
+    return [outcome for outcome in outcomes if has_module(outcome)]
+
+
+def is_needed(patch) -> bool:
+    return any(outcome.status == "pending" for outcome in list_outcomes(patch))
 
 
 def has_module(outcome) -> bool:
@@ -28,14 +35,12 @@ class TestConformance(Conformance):
     @pytest.fixture(params=every_patch())
     def case(self, request):
         # Not at collection: it imports the release's models.
-        if not ready(request.param):
+        if not is_needed(request.param):
             pytest.skip("no target of the patch is affected here")
         return Case(request.param)
 
 
-def test_patch_without_targets_is_not_needed():
-    """The other patches of the registry."""
+def test_other_patches_are_not_needed():
     for patch in catalogue.builtin():
-        if not ready(patch):
-            outcomes = Case(patch).manager().apply(patch)
-            assert {o.status for o in outcomes if has_module(o)} <= NOT_NEEDED, patch.id
+        if not is_needed(patch):
+            assert {outcome.status for outcome in list_outcomes(patch)} <= NOT_NEEDED, patch.id
