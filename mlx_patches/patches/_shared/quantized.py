@@ -47,9 +47,6 @@ def make_targets(kind: str, values: Mapping[str, Any]) -> tuple[Target, ...]:
     )
 
 
-# -- methods ---------------------------------------------------------------------------------
-
-
 def prepare(
     cache: Any, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None
 ) -> None:
@@ -133,9 +130,6 @@ def nbytes(cache: Any) -> int:
     return sum(part.nbytes for _, part in tree_flatten((cache.keys, cache.values)))
 
 
-# -- settings and padding -----------------------------------------------------------------------
-
-
 def quantize_alike(
     rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
@@ -162,9 +156,6 @@ def refresh_padding_flag(cache: Any) -> Any:
     if refresh is not None:
         refresh()
     return cache
-
-
-# -- trees of arrays (R, H, T, ...) ----------------------------------------------------------
 
 
 def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:

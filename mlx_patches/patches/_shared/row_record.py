@@ -135,9 +135,6 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
     return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
 
-# -- state in memory -------------------------------------------------------------------
-
-
 class _Tuple(tuple[Any, ...]):
     record: RowRecord | None = None
 
@@ -187,9 +184,6 @@ def restore_record(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> N
         write_record(cache, record)
 
 
-# -- files -----------------------------------------------------------------------------
-
-
 def save_prompt_cache(
     original: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
@@ -216,8 +210,6 @@ def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) 
         arrays = {name: mx.array(held, mx.int32)[:, None] for name, held in columns.items()}
         write_record(cache[int(layer)], RowRecord(**arrays))
 
-
-# -- targets ---------------------------------------------------------------------------
 
 _ENTRY = RowEntry(RECORD, read_record, write_record, concatenate_records)
 _FILES = {

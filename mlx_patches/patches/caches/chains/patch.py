@@ -10,7 +10,6 @@ from ..._shared.targets import LM_CACHES, VLM_CACHES
 # A graph is cut once every so many positions.
 CUT_INTERVAL = 32
 
-# -- offset-chain ------------------------------------------------------------------------------
 
 # A count of the single tokens fed since a position. It has
 # - the application of the patch: a count from an earlier one may be stale;
@@ -153,8 +152,6 @@ OFFSET_CHAIN = Patch(
     Retire when: No supported release leaves ``offset`` unevaluated.
     """,
 )
-
-# -- rotating-chain ----------------------------------------------------------------------------
 
 
 def tie_counts(cache: Any, keys: Any, /) -> None:

@@ -8,8 +8,6 @@ from ....core.verbs import Factory, Patch, in_caches, mx, wrap
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 
-# -- state ---------------------------------------------------------------------------------
-
 
 def make_state(extra: tuple[str, ...]) -> Factory:
     """Factory of ``state``, which is keys, values and the ``extra`` attributes."""
@@ -37,9 +35,6 @@ def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
     return (None, None, *(getattr(cache, name) for name in extra))
 
 
-# -- extract -------------------------------------------------------------------------------
-
-
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
     return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
 
@@ -57,9 +52,6 @@ def extract_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> A
 
 def is_unused(slot: Any) -> bool:
     return slot is None
-
-
-# -- merge, extend, filter, finalize -------------------------------------------------------
 
 
 def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:

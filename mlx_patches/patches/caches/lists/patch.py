@@ -16,8 +16,6 @@ from typing import Any
 from ....core.verbs import Function, Patch, add, before, define, in_caches, wrap
 from ..._shared.rows import as_plain
 
-# -- CacheList.state, meta_state and from_state --------------------------------------------
-
 
 def read_states(cache: Any) -> list[Any]:
     return [inner.state for inner in cache.caches]
@@ -67,9 +65,6 @@ CACHELIST_STATE = Patch(
     Retire when: No supported release is older than mlx-lm 0.31.
     """,
 )
-
-
-# -- a single prompt's caches in a batch ---------------------------------------------------
 
 
 def convert_both(batch: Any, other: Any, /) -> None:
@@ -125,9 +120,6 @@ EXTEND_SOLO_BATCH = Patch(
     Retire when: No supported release is older than mlx-vlm 0.5.0.
     """,
 )
-
-
-# -- ChunkedKVCache.maybe_trim_front -------------------------------------------------------
 
 
 def trim_front(trim: Function, cache: Any) -> None:

@@ -33,8 +33,6 @@ from .windows import (
     write_windows,
 )
 
-# -- pooling -------------------------------------------------------------------------------
-
 
 class WithLastWindow:
     """A pooling cache for the compressor, with the window before those of a call."""
@@ -84,8 +82,6 @@ def has_overlap(compressor: Any, /, pool_cache: Any) -> bool:
     """Whether a pooled token also reads the previous window, and a cache may have it."""
     return pool_cache is not None and bool(compressor.overlap)
 
-
-# -- state ---------------------------------------------------------------------------------
 
 # A state that was set before the ratio, which its setter needs: ``from_state`` of the base class
 # sets the ratio afterwards.
@@ -164,9 +160,6 @@ def split_off(cache: Any) -> None:
     cache.buf_kv, cache.buf_gate = (side[:, :ratio] for side in sides)
 
 
-# -- the prefix cache ----------------------------------------------------------------------
-
-
 def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
     windows = read_windows(cache)
     if windows is None:
@@ -214,8 +207,6 @@ def load_windows(
 def _names(prefix: str) -> list[str]:
     return [f"{prefix}{WINDOWS}_{side}" for side in ("kv", "gate")]
 
-
-# -- targets -------------------------------------------------------------------------------
 
 _STATES = {
     "PoolingCache.state": around_setter(restore_row, save_row),

@@ -9,8 +9,6 @@ from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
 
-# -- a batch of quantized rows ---------------------------------------------------------------
-
 
 def extract(cache: Any, idx: int) -> Any:
     return contract.extract(cache, idx, make_solo(cache))
@@ -61,9 +59,6 @@ BATCH_QUANTIZED = Patch(
     Retire when: The class has all of these methods in every supported release.
     """,
 )
-
-
-# -- rows that join a batch ------------------------------------------------------------------
 
 
 def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | None:

@@ -54,9 +54,6 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
     return contract.extend(original, cache, use_codecs(other, cache))
 
 
-# -- codecs ----------------------------------------------------------------------------------
-
-
 def copy_codecs(cache: Any, other: Any) -> Any:
     for name in _CODECS:
         setattr(cache, name, getattr(other, name, None))
@@ -99,9 +96,6 @@ def restore_codecs(cache: Any, text: str) -> None:
     solo = make_solo(cache)
     solo._ensure_codecs(*heads)
     copy_codecs(cache, solo)
-
-
-# -- state -----------------------------------------------------------------------------------
 
 
 def make_states(cache: Any, tree: Any) -> Any:

@@ -33,8 +33,6 @@ def _read_anew(
     return convert(f"{module}:{cls}.{attribute}", *bodies, read=read, guarded=False)
 
 
-# -- offset --------------------------------------------------------------------------------
-
 _OFFSETS: dict[str, tuple[str, ...]] = {
     "BatchKVCache": ("update_and_fetch", "trim", "prepare", "finalize"),
     "BatchRotatingKVCache": ("_update_in_place", "_update_concat", "trim", "prepare", "finalize"),
@@ -68,8 +66,6 @@ OFFSET_ALIAS = Patch(
     """,
 )
 
-
-# -- left_padding and lengths --------------------------------------------------------------
 
 _PADDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("BatchKVCache", "left_padding"): ("prepare", "finalize", "filter"),
@@ -107,8 +103,6 @@ LEFT_PADDING_ALIAS = Patch(
     """,
 )
 
-
-# -- state ---------------------------------------------------------------------------------
 
 # The methods of each class that change the arrays of ``state`` in place.
 _STATES: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,6 @@ from ....core.verbs import Patch, around, define, in_caches, mx
 from ..._shared.handles import make_handle
 from .contract import write_padding
 
-# -- advance: arrays-advance ---------------------------------------------------------------------
 
 # The cache attribute that holds its ``Counted``.
 NOTE = "_mlx_patches_counted"

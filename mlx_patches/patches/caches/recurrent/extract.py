@@ -6,8 +6,6 @@ from typing import Any
 from ....core.verbs import Function, Patch, result, wrap
 from .contract import copy_as_row, is_per_row
 
-# -- extract: recurrent-extract ------------------------------------------------------------------
-
 
 def extract_caches(extract_cache: Function, batch: Any, idx: int) -> Any:
     if all(hasattr(cache, "extract") for cache in batch.cache):
@@ -49,9 +47,6 @@ RECURRENT_EXTRACT = Patch(
     Retire when: No supported release is older than mlx-lm 0.30.4.
     """,
 )
-
-
-# -- merge and extract of MambaCache: mamba-rows -------------------------------------------------
 
 
 def drop_scalar_padding(batch: Any, /) -> Any:

@@ -5,8 +5,6 @@ from typing import Any
 from ....core.verbs import Function, Patch, in_caches, mx, result, wrap
 from .contract import PADDING, read_padding
 
-# -- make_mask: arrays-mask ----------------------------------------------------------------------
-
 
 def hide_right_padding(mask: Any, cache: Any, N: int, /) -> Any:
     """The mask (rows, N) of bool, also False at right padding."""
@@ -46,9 +44,6 @@ ARRAYS_MASK = Patch(
     Retire when: mlx-lm 0.31.3 is no longer supported.
     """,
 )
-
-
-# -- make_mask in releases without advance: arrays-chunks ----------------------------------------
 
 
 def mask_each_chunk(make_mask: Function, cache: Any, N: int) -> Any:

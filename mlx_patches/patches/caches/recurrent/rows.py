@@ -14,8 +14,6 @@ from .contract import (
     write_padding,
 )
 
-# -- merge, filter and extend before the first token: arrays-extend ------------------------------
-
 
 def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
     remember_rows(batch, len(caches))
@@ -82,9 +80,6 @@ ARRAYS_EXTEND = Patch(
     Retire when: No supported release is older than mlx-lm 0.31.3.
     """,
 )
-
-
-# -- filter and extend with padding: arrays-rows -------------------------------------------------
 
 
 def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:

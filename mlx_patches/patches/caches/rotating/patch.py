@@ -31,9 +31,6 @@ from ..._shared.targets import around_setter
 _BATCH = "BatchRotatingKVCache"
 
 
-# -- max_size ------------------------------------------------------------------------------
-
-
 def convert_to_int(value: Any) -> Any:
     if type(value) is int:
         return value
@@ -96,9 +93,6 @@ ROTATING_MAX_SIZE = Patch(
 )
 
 
-# -- extract -------------------------------------------------------------------------------
-
-
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
     """Extract row ``idx`` as the cache that it would have in a solo run."""
     return extract(view_tokens(cache), idx)
@@ -134,9 +128,6 @@ BATCH_ROTATING_EXTRACT = Patch(
 )
 
 
-# -- merge ---------------------------------------------------------------------------------
-
-
 def cut_rows_to_window(caches: Sequence[Any]) -> list[Any]:
     return [cut_to_window(row) for row in caches]
 
@@ -160,9 +151,6 @@ ROTATING_MERGE = Patch(
     Retire when: No supported release is older than mlx-lm 0.31.2.
     """,
 )
-
-
-# -- restore -------------------------------------------------------------------------------
 
 
 # The attribute ``_lengths`` of a batch without pending right padding.

@@ -52,9 +52,6 @@ _consented: ContextVar[bool] = ContextVar("mlx_patches_consented", default=False
 _refused: ContextVar[tuple[Exception, ...]] = ContextVar("mlx_patches_refused", default=())
 
 
-# -- consent ---------------------------------------------------------------------------------------
-
-
 def has_consent() -> bool:
     """Whether the user consented to run code from the folder of the current load."""
     if _consented.get() or any(os.environ.get(name, "").lower() in _YES for name in _SETTINGS):
@@ -118,9 +115,6 @@ def _bind_arguments(load: Function, args: tuple[Any, ...], kwargs: Any) -> dict[
         return {}
 
 
-# -- the file that builds the model ----------------------------------------------------------------
-
-
 def lm_load_model(load: Function, model_path: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuse the file that mlx-lm's ``load_model`` would run."""
     if not has_consent():
@@ -143,9 +137,6 @@ def vlm_find_module(find: Function, config: Any, model_path: Any = None, **kwarg
     if config.get("model_file") and not has_consent():
         refuse(model_path, config["model_file"])
     return find(config, model_path, **kwargs)
-
-
-# -- the classes that transformers imports ---------------------------------------------------------
 
 
 def prefer_own_class(trust_remote_code: Any, has_local_code: Any) -> Any:

@@ -29,8 +29,6 @@ from ..._shared.targets import around_setter
 MODULE = "mlx_vlm.models.minimax_m3_vl.language"
 _CACHE = "MiniMaxM3BatchKVCache"
 
-# -- positions -----------------------------------------------------------------------------
-
 
 def call_with_positions(
     call: Function,
@@ -54,9 +52,6 @@ def count_positions(offset: Any, rows: int, length: int) -> Any:
     """The positions (rows, length) of the next tokens; those of padding are negative."""
     start = mx.array(offset).reshape(-1, 1)
     return mx.broadcast_to(start + mx.arange(length), (rows, length))
-
-
-# -- blocks --------------------------------------------------------------------------------
 
 
 class RowBlocks(NamedTuple):
@@ -165,9 +160,6 @@ def find_columns(selected: RowBlocks, size: int) -> Any:
     blocks = selected.blocks[..., None]
     columns = blocks * size + mx.arange(size) + selected.padding[..., None, None]
     return mx.where(blocks >= 0, columns, -1).flatten(-2)
-
-
-# -- cache ---------------------------------------------------------------------------------
 
 
 def read_offset(get: Function, cache: Any) -> Any:

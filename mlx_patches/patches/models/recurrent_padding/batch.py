@@ -54,9 +54,6 @@ def is_announced(*args: Any, **kwargs: Any) -> bool:
     return _ANNOUNCED.get() is not None
 
 
-# -- Mamba-2 -------------------------------------------------------------------------------------
-
-
 @by_name
 def close_step(scan: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """A selective scan with a time step of zero at padding, which keeps the state.
@@ -74,9 +71,6 @@ def close_step(scan: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         )
         given.update({name: None for name in ("mask", "lengths") if name in given})
     return scan(*bound.args, **bound.kwargs)
-
-
-# -- stretch by stretch --------------------------------------------------------------------------
 
 
 def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
@@ -171,8 +165,6 @@ def scan_in_stretches(
     return mx.concatenate(outputs, axis=2), h
 
 
-# -- rows that start in a running batch ----------------------------------------------------------
-
 # The list of states that a layer wrote when every row had had a token.
 FED = "_mlx_patches_fed"
 
@@ -237,9 +229,6 @@ def find_unfed(states: Sequence[Any]) -> Any:
     return mx.stack([~state.reshape(state.shape[0], -1).any(axis=1) for state in written]).all(
         axis=0
     )
-
-
-# -- a window inside an attention layer ----------------------------------------------------------
 
 
 # An attention cache that stores nothing.
