@@ -377,7 +377,6 @@ def _as_exception(error: BaseException | None, patch: str, site: str) -> BaseExc
 
 
 def as_refusal(error: BaseException | None, patch: str) -> Exception:
-    """The error of a call that a security patch could not check."""
     made = ValueError(f"refused: the patch {patch} of mlx_patches could not check this call")
     made.__cause__ = error
     return refusal(made)

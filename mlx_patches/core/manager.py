@@ -565,7 +565,6 @@ def _owner(reason: str) -> str:
 
 
 def unseen(module: str) -> str:
-    """Why a target of an imported module is not patched."""
     return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 

@@ -26,7 +26,6 @@ _DISTRIBUTION_OF = DISTRIBUTIONS | {package: name for name, package in FRONTS.it
 
 
 def distribution_of(package: str) -> str:
-    """The distribution of a package; by default it has the package's name."""
     return _DISTRIBUTION_OF.get(package, package.replace("_", "-"))
 
 

@@ -56,7 +56,6 @@ class Target(NamedTuple):
 
     @property
     def bodies(self) -> tuple[str, ...]:
-        """The qualified names whose code is fingerprinted."""
         return self.fingerprint_of or (self.name,)
 
     @property

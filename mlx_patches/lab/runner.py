@@ -464,7 +464,6 @@ def _is_final(row: Row, seconds: float) -> bool:
 
 
 def check_ran(rows: Iterable[Row]) -> None:
-    """Check that the environment kept no scenario from running."""
     for row in rows:
         if row.verdict == NOT_RUN:
             raise MlxPatchesError(f"{row.family}, {row.scenario} did not run: {row.detail}")

@@ -287,7 +287,6 @@ for _bits in (8, 4):
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
-    """Rows whose first prompts were prefilled solo, and their merged caches."""
     rows = rows_of(model, LENGTHS, more=HISTORY)
     caches = [prefill_solo(model, row) for row in rows]
     return rows, engine.merge(model, caches)

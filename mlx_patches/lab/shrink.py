@@ -107,7 +107,6 @@ def rope_width(config: Mapping[str, Any]) -> int:
 
 
 def _narrow_ropes(small: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A small config with rope settings that fit its head width."""
     ratio = rope_width(small) / (rope_width(config) or 1)
     return small | {name: _narrow_rope(small[name], ratio or 1) for name in _ROPES & small.keys()}
 

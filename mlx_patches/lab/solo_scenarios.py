@@ -260,7 +260,6 @@ def run_steps(
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
-    """The whole mlx-vlm model; some families disable chunked prefill."""
     whole = WholeModel(model, image is not None)
     kind = model.family.module().Model
     whole.no_chunked_prefill = getattr(kind, "no_chunked_prefill", False)

@@ -96,7 +96,6 @@ VARIANTS: dict[str, Variant] = {
 
 
 def has_variant(family: Family, variant: str) -> bool:
-    """Whether a family's source names a field that the variant changes."""
     source = "".join(file.read_text(errors="replace") for file in source_files(family))
     return any(name in source for name in VARIANTS[variant].fields)
 

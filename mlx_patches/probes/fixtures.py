@@ -33,7 +33,6 @@ def require_names(owner: Any, *names: str) -> None:
 
 
 def require_parameter(function: Any, name: str) -> None:
-    """Raise NotApplicable if a function has no parameter of this name."""
     if name not in inspect.signature(inspect.unwrap(function)).parameters:
         raise NotApplicable(f"{function.__qualname__} has no {name} in this release")
 
@@ -184,7 +183,6 @@ class CountingModel:
     words = 128
 
     def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
-        """The logits after each token."""
         return mx.eye(self.words)[(tokens + 1) % self.words] * 10.0
 
     def make_cache(self) -> list[Any]:

@@ -76,7 +76,6 @@ def build_windowed_llama() -> Any:
 
 
 def build_family(name: str, **fields: Any) -> Any:
-    """Build a tiny model of one of mlx-lm's families, with these fields in its config."""
     return tiny("mlx-lm", name, **fields).module
 
 

@@ -81,7 +81,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "detokenizer-text": {
         **dict.fromkeys(
             (
-                *("begin_by_vocabulary", "add_known", "keep_first_space", "flush_text"),
+                *("begin_by_vocabulary", "add_unknown", "keep_first_space", "keep_buffer"),
                 *("decode_token", "add_byte_level", "add_sentencepiece", "drop_cut_character"),
             ),
             pass_on,
@@ -460,7 +460,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "find_calls": lambda text: iter(()),
     },
     "server-pythonic-calls": {"find_calls": lambda text: [], "_START": "<nowhere>"},
-    "mllama-text": {"has_image": lambda states, cache: True},
+    "mllama-text": {"lacks_image": lambda cross_attention_states, cache: False},
     "cross-attention-rows": {"find_images": lambda cache: None},
     "falcon-text": {"needs_mask": lambda shape: False},
     "vllm-stored-prefix": {"detach_caches": lambda layers: layers},

@@ -9,7 +9,6 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.processor_rows.patch import (
     cut_list,
     fill_list,
-    fill_lists,
     have_processors,
 )
 
@@ -36,16 +35,6 @@ def test_lists_follow_rows():
     assert rows[1] is one
     assert len({id(row) for row in rows}) == 5
     assert fill_list([one, one], 1) == [one]
-
-    bare, other = ([[]], []), ([None], [])
-    batches = [
-        SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
-        for processors, tokens in (bare, other)
-    ]
-    fill_lists(*batches)
-    for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
-        assert batch.logits_processors is processors
-        assert batch.token_context is tokens
 
 
 @pytest.mark.parametrize(

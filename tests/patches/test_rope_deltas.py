@@ -337,11 +337,8 @@ def test_chunked_prompt_beside_others(line, ungated):
 def test_only_failing_calls_get_zero_delta(stored, rows, given, replaced):
     deltas = mx.ones((stored, 1), mx.int32) if stored else None
     model = SimpleNamespace(_rope_deltas=deltas)
-    list_logits = minicpm.call_with_one(
-        lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given
-    )
-    assert list_logits == given
+    inputs = mx.zeros((rows, 4))
+    assert minicpm.has_too_few(model, inputs, **given) == replaced
     if replaced:
+        assert minicpm.call_with_one(lambda *_, **kwargs: kwargs, model, inputs) == {}
         assert model._rope_deltas.tolist() == [[0]]
-    else:
-        assert model._rope_deltas is deltas

@@ -579,7 +579,7 @@ def detokenize(n: int, word: str) -> Callable[[], Any]:
             if patch.may_wait(detokenizer, token):
                 patch.add_sentencepiece(add, detokenizer, token)
             if patch.is_unknown(detokenizer, token):
-                patch.add_known(add, detokenizer, token)
+                patch.add_unknown(add, detokenizer, token)
         detokenizer._text = "\ufffd" * n
         patch.drop_cut_character(nothing, detokenizer)
 

@@ -203,7 +203,6 @@ class Kernel:
 
 @functools.cache
 def build_function(source: Source, *signature: Any) -> Any:
-    """Compile a kernel's C function for a signature; returns the reason if that fails."""
     try:
         return library.load(source.text(*signature), source.name)
     except NotRun as reason:

@@ -73,7 +73,6 @@ def read_record(cache: Any) -> RowRecord | None:
 
 
 def write_record(cache: Any, record: RowRecord | None) -> None:
-    """Set a cache's record; remove it if the new one is None or empty."""
     if record is None or record.empty:
         cache.__dict__.pop(RECORD, None)
     else:
@@ -94,13 +93,11 @@ def read_column(cache: Any, name: str, rows: int) -> Any:
 
 
 def column_of(record: RowRecord | None, name: str, rows: int) -> Any:
-    """``read_column`` for a record that was already read."""
     column = getattr(record, name) if record else None
     return None if column is None or column.shape[0] != rows else column
 
 
 def fill_column(cache: Any, name: str, rows: int) -> Any:
-    """``read_column``, with zeros in place of None."""
     column = read_column(cache, name, rows)
     if column is None:
         column = mx.zeros((rows, 1), mx.int32)

@@ -24,8 +24,6 @@ def joins_empty(cache: Any, other: Any, /) -> bool:
 
 
 def extend_in_own_dtype(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    if not joins_empty(cache, other):
-        return extend(cache, other)
     empty, written = (cache, other) if is_empty(cache) else (other, cache)
     start_batch(empty, written)
     joined = False

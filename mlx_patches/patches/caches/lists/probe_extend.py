@@ -39,7 +39,6 @@ def _probe_layers(target: Target) -> Result:
 
 
 def feed(cache: Any, rows: list[int], tokens: int) -> None:
-    """Feed each row of a cache its own number as keys and values."""
     numbers = mx.array(rows, mx.float32)[:, None, None, None]
     fed = mx.broadcast_to(numbers, (len(rows), 1, tokens, 2))
     cache.update_and_fetch(fed, fed)

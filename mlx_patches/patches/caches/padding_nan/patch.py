@@ -10,8 +10,6 @@ _NOTE = "_mlx_patches_padding_end"
 
 def update_without_nan(update: Function, cache: Any, keys: Any, values: Any) -> Any:
     """Run an update with zeros in left-padding columns."""
-    if not is_padded(cache, keys):
-        return update(cache, keys, values)
     end = find_padding_end(cache)
     start = find_next_column(cache)
     if start < end:

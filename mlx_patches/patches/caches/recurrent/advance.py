@@ -8,7 +8,6 @@ from ....core.verbs import Patch, around, define, in_caches, mx
 from ..._shared.handles import make_handle
 from .contract import write_padding
 
-
 # The cache attribute that holds its ``Counted``.
 NOTE = "_mlx_patches_counted"
 # The padding gains a node each time rows join or leave; it is evaluated once every so many times.
@@ -42,8 +41,6 @@ def advance_from_start(
     since: object, advance: Callable[[Any, int], None], cache: Any, N: int
 ) -> None:
     """Run the release's ``advance`` from the count's start, by all positions fed since."""
-    if not has_padding(cache, N):
-        return advance(cache, N)
     held = cache.__dict__
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
     note: Counted | None = held.get(NOTE)
@@ -62,7 +59,6 @@ def advance_from_start(
         raise
     left_now, lengths_now = held.get("left_padding"), held.get("lengths")
     held[NOTE] = Counted(since, left, lengths, fed + N, left_now, lengths_now, changes)
-    return None
 
 
 def has_padding(cache: Any, N: int) -> bool:

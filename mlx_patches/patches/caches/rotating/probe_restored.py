@@ -28,7 +28,6 @@ def probe(target: Target) -> Result:
 
 
 def number_tokens(cache: Any, count: int) -> list[list[int]]:
-    """The next tokens of each row, numbered by their column."""
     start = cache._offset
     return [[start + i + 1 for i in range(count)] for _ in _PADDING]
 

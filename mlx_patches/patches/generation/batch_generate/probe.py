@@ -15,8 +15,6 @@ _TOKENS = 4
 # A family without other defects in a batch in any release that has the function.
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
-# Patches for the other defects of the M-RoPE family.
-_OTHERS = (*BATCH_PATCHES, "rope-deltas")
 
 
 def probe(target: Target) -> Result:
@@ -28,7 +26,7 @@ def probe(target: Target) -> Result:
 def probe_deltas(target: Target) -> Result:
     """The same for a model whose rows have rope deltas."""
     import_module(f"mlx_vlm.models.{_MROPE}.language")
-    with with_patches(_OTHERS):
+    with with_patches((*BATCH_PATCHES, "rope-deltas")):
         return compare(target, _MROPE)
 
 

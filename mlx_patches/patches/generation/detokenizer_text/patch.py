@@ -65,11 +65,8 @@ def is_byte_level(tokenizer: Any) -> bool:
 # mlx-lm
 
 
-def add_known(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
-    if is_unknown(detokenizer, token):
-        detokenizer.tokens.append(token)
-    else:
-        add_token(detokenizer, token)
+def add_unknown(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
+    detokenizer.tokens.append(token)
 
 
 def replace_nul(seq: str) -> str:
@@ -94,10 +91,8 @@ def is_at_start(detokenizer: Any, /) -> bool:
     return not detokenizer.text
 
 
-def flush_text(flush: Callable[..., None], detokenizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Add the buffer to the text, unless it is the space that is removed from the start."""
-    if not holds_first_space(detokenizer):
-        flush(detokenizer, *args, **kwargs)
+def keep_buffer(flush: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Add nothing to the text."""
 
 
 def holds_first_space(detokenizer: Any, /) -> bool:
@@ -193,12 +188,12 @@ _SERVER = f"{_VLM}:_ServerTokenStreamer"
 PATCH = Patch(
     id="detokenizer-text",
     targets=(
-        *wrap(f"{_LM}:{_BYTES}.add_token", add_known, when=is_unknown),
+        *wrap(f"{_LM}:{_BYTES}.add_token", add_unknown, when=is_unknown),
         *argument(f"{_LM}:{_BYTES}._decode_bytes", "seq", replace_nul, when=has_nul),
         *wrap(f"{_LM}:{_BYTES}._maybe_trim_space", keep_first_space, when=is_at_start),
         *wrap(f"{_LM}:{_PIECES}.__init__", begin_by_vocabulary),
-        *wrap(f"{_LM}:{_PIECES}.add_token", add_known, when=is_unknown),
-        *wrap(f"{_LM}:{_PIECES}._try_flush", flush_text, when=holds_first_space),
+        *wrap(f"{_LM}:{_PIECES}.add_token", add_unknown, when=is_unknown),
+        *wrap(f"{_LM}:{_PIECES}._try_flush", keep_buffer, when=holds_first_space),
         *after(f"{_VLM}:{_BYTES}.__init__", spell_added_tokens),
         *wrap(f"{_VLM}:{_BYTES}.add_token", add_byte_level, when=may_raise),
         *wrap(f"{_VLM}:{_BYTES}.finalize", drop_cut_character),

@@ -60,8 +60,6 @@ def has_images_next(generator: Any, /) -> bool:
 
 def start_image(step: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """A step of the generator in which it starts only text prompts, or one with an image."""
-    if not has_images_next(generator):  # another patch's check let this layer run
-        return step(generator, *args, **kwargs)
     texts = count_texts(generator)
     batch_size, step_size = generator.prefill_batch_size, generator.prefill_step_size
     generator.prefill_batch_size = texts or 1

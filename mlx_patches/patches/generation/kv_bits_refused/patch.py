@@ -55,7 +55,6 @@ def supports_bits(model: Any, bits: int, group_size: int) -> bool:
 
 
 def try_once(model: Any, key: Any, try_model: Function) -> bool:
-    """The result of a model's trial, kept as long as the model exists."""
     results = _RESULTS.of(model)
     if key not in results:
         results[key] = try_model()

@@ -21,8 +21,6 @@ READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids"
 def read_empty_config(read: Function, generator: Any, *args: Any) -> Any:
     """Call a reader of the config of the generator's model, with an empty one if it has none."""
     model = generator.model
-    if not lacks_config(generator):
-        return read(generator, *args)
     generator.model = SimpleNamespace(config=None)
     try:
         return read(generator, *args)

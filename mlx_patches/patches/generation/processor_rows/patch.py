@@ -31,11 +31,10 @@ def cut_lists(batch: Any, /) -> None:
 
 
 def fill_lists(batch: Any, other: Any, /) -> None:
-    if have_processors(batch, other):  # another patch's check may have let this layer run
-        for one in (batch, other):
-            rows = len(one.uids)
-            one.logits_processors = fill_list(one.logits_processors, rows)
-            one.token_context = fill_list(one.token_context, rows)
+    for one in (batch, other):
+        rows = len(one.uids)
+        one.logits_processors = fill_list(one.logits_processors, rows)
+        one.token_context = fill_list(one.token_context, rows)
 
 
 def have_processors(batch: Any, other: Any, /) -> bool:

@@ -15,7 +15,6 @@ from ....core.verbs import Function, Patch, in_caches, wrap
 
 
 def keep_floats(quantize: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
-    """The quantized cache, or the cache itself if the release cannot quantize it."""
     try:
         return quantize(cache, *args, **kwargs)
     except NotImplementedError:

@@ -52,7 +52,6 @@ def lfm2(params: Params) -> Params:
 
 
 def lfm2_vl(params: Params) -> Params:
-    """The content of an LFM2-VL config, with the old name of the image token."""
     token = params.get("image_token_id")
     return params if token is None else {_TOKEN: token, **params}
 
@@ -102,7 +101,6 @@ def name_family(config: Any) -> Any:
 
 
 def name_format(model_name: str) -> str:
-    """The family whose chat format a model has."""
     return _FORMAT if model_name in ("granite_vision", "granite4_vision") else model_name
 
 

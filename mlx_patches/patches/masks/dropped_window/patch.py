@@ -36,11 +36,8 @@ def set_windows(model: Any, config: Any, /) -> None:
 
 
 def hide_beyond_window(attention: Any, x: Any, /, mask: Any, cache: Any) -> Any:
-    """The layer's mask; if it has a window, one that hides what is beyond it."""
-    # Another patch of the same method may let the calls of all layers through.
-    if (window := vars(attention).get(_KEPT)) is not None:
-        return narrow_mask(mask, x.shape[1], cache, window)
-    return mask
+    """The layer's mask, which also hides what is beyond its window."""
+    return narrow_mask(mask, x.shape[1], cache, vars(attention)[_KEPT])
 
 
 def has_window(attention: Any, /) -> bool:

@@ -22,7 +22,7 @@ from ..._shared.unpadded import is_unpadded
 
 def make_mask(inputs: Any, inputs_embeds: Any, mask: Any, cache: Any) -> Any:
     """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
-    if mask is not None or not cache or not hasattr(cache[0], "make_mask"):
+    if not hasattr(cache[0], "make_mask"):
         return mask
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     if is_unpadded(cache[0], length):

@@ -20,7 +20,7 @@ def replace_offset(cache: Any, mask: Any, position_ids: Any) -> Any:
     """A batch's cache whose offset is the number of the mask's columns."""
     is_batch = hasattr(getattr(cache, "offset", None), "ndim")
     # Without position ids the attention computes them from the offset.
-    if is_batch and position_ids is not None and has_mask(mask):
+    if is_batch and position_ids is not None:
         return with_offset(cache, count_columns(mask))
     return cache
 

@@ -23,7 +23,7 @@ from ..._shared.unpadded import is_unpadded
 
 def take_first_cache(h: Any, cache: Any, window_size: Any, return_array: Any) -> Any:
     """The first attention cache of a list; the list, if the release's own mask is right."""
-    first = find_attention_cache(cache) if is_list(cache) else None
+    first = find_attention_cache(cache)
     plain = window_size is None and not return_array
     if first is None or (plain and is_unpadded(first, h.shape[1])):
         return cache

@@ -12,23 +12,17 @@ Retire when: No supported release is older than mlx-lm 0.30.6.
 import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Patch, result
 
 MODULE = "mlx_lm.models.cache"
 
 
-def mask_window(
-    create: Function,
-    N: int,
-    offset: int,
-    return_array: bool = False,
-    window_size: int | None = None,
-) -> Any:
+def mask_window(mask: Any, N: int, offset: int, window_size: int | None) -> Any:
     """The mask of ``N`` tokens after ``offset`` others: an array, "causal", or None for all."""
-    if is_past_window(N + offset, window_size):
-        module: Any = sys.modules[MODULE]
-        return module.create_causal_mask(N, offset, window_size=window_size)
-    return create(N, offset, return_array, window_size)
+    if not is_past_window(N + offset, window_size):
+        return mask
+    module: Any = sys.modules[MODULE]
+    return module.create_causal_mask(N, offset, window_size=window_size)
 
 
 def is_past_window(tokens: int, window_size: int | None) -> bool:
@@ -37,5 +31,7 @@ def is_past_window(tokens: int, window_size: int | None) -> bool:
 
 
 PATCH = Patch(
-    id="window-mask", every_model=True, targets=wrap(f"{MODULE}:create_attention_mask", mask_window)
+    id="window-mask",
+    every_model=True,
+    targets=result(f"{MODULE}:create_attention_mask", mask_window),
 )

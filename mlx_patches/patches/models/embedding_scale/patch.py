@@ -13,8 +13,8 @@ from typing import Any
 from ....core.verbs import Patch, argument, vlm_family
 
 
-def embed_tokens(model: Any, /, inputs: Any, inputs_embeds: Any) -> Any:
-    return model.embed_tokens(inputs) if has_only_tokens(inputs_embeds) else inputs_embeds
+def embed_tokens(model: Any, /, inputs: Any) -> Any:
+    return model.embed_tokens(inputs)
 
 
 def has_only_tokens(inputs_embeds: Any) -> bool:

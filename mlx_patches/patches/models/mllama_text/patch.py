@@ -15,31 +15,21 @@ from ....core.verbs import Function, Patch, vlm_family, wrap
 _LAYER = "MllamaCrossAttentionDecoderLayer.__call__"
 
 
-def skip_without_image(
-    call: Function,
-    layer: Any,
-    hidden_states: Any,
-    cross_attention_states: Any,
-    attention_mask: Any = None,
-    full_text_row_masked_out_mask: Any = None,
-    cache: Any = None,
-) -> Any:
-    if not has_image(cross_attention_states, cache):
-        return hidden_states
-    masks = attention_mask, full_text_row_masked_out_mask
-    return call(layer, hidden_states, cross_attention_states, *masks, cache)
+def skip_layer(call: Function, layer: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+    return hidden_states
 
 
-def has_image(states: Any, cache: Any) -> bool:
-    return states is not None or getattr(cache, "keys", None) is not None
+def lacks_image(cross_attention_states: Any, cache: Any) -> bool:
+    return cross_attention_states is None and getattr(cache, "keys", None) is None
 
 
 PATCH = Patch(
     id="mllama-text",
     targets=wrap(
         vlm_family("mllama", _LAYER),
-        skip_without_image,
+        skip_layer,
         fingerprint_of=(_LAYER, "MllamaTextModel.__call__"),
+        when=lacks_image,
     ),
     probe="mlx_patches.probes.reads_ahead:probe",
 )

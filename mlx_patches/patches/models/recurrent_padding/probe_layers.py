@@ -28,15 +28,11 @@ def compare_states(target: Target) -> Result:
     """Red if a row's states differ from those of its solo run."""
     require_own(target)
     model = _build_with(target)
-    with with_patches(_OTHERS):
+    with with_patches(("offset-alias", "mask-by-offset", "kimi-states")):
         worst = compare_padded(target, model)
         if target.when is may_start_rows:
             worst = max(worst, compare_joined(target, model))
     return Result(not worst <= TOLERANCE, f"states differ by {worst:.2g} of their scale", worst)
-
-
-# Patches for other defects of some of the families.
-_OTHERS = ("offset-alias", "mask-by-offset", "kimi-states")
 
 
 def compare_padded(target: Target, model: Any) -> float:

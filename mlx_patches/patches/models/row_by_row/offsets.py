@@ -99,12 +99,10 @@ class BatchCall:
             arguments[extra] = {**arguments.get(extra, {}), name: value}
 
     def put_model(self, **parts: Any) -> None:
-        """Set the model to a copy with these parts."""
         first = next(iter(self.bound.signature.parameters))
         self.bound.arguments[first] = with_parts(self.model, **parts)
 
     def put_decoder(self, **parts: Any) -> None:
-        """Set the model to a copy whose decoder has these parts."""
         self.put_model(model=with_parts(self.model.model, **parts))
 
     def put_mask(self) -> None:

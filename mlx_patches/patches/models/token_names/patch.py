@@ -16,10 +16,8 @@ GIVEN = "inputs"  # mlx-vlm's name for the tokens of a chunk
 _FAMILIES = "phi phixtral qwen recurrent_gemma stablelm zaya1_vl"
 
 
-def call_with_tokens(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_named(model, *args, **kwargs):
-        args = (kwargs.pop(GIVEN),)
-    return call(model, *args, **kwargs)
+def call_with_tokens(call: Function, model: Any, **kwargs: Any) -> Any:
+    return call(model, kwargs.pop(GIVEN), **kwargs)
 
 
 def is_named(model: Any, *args: Any, **kwargs: Any) -> bool:

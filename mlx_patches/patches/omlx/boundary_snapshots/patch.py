@@ -25,7 +25,6 @@ def capture_copies(emit: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def copy_caches(value: Any) -> Any:
-    """A list of caches as a list of copies; any other value unchanged."""
     if isinstance(value, list) and any(map(is_cache, value)):
         return [copy_cache(one) for one in value]
     return value

@@ -9,8 +9,6 @@ from ....probes.images import probe_chunks
 from ....probes.kit import BATCH_PATCHES, Result, Target, require_module, require_own
 
 _FAMILY = "qwen3_vl"
-# Patches for other defects of the same models.
-_OTHERS = (*BATCH_PATCHES, "rope-deltas", "omni-positions")
 # The layers' method that adds features to the image tokens of a mask.
 _ADDS = "_deepstack_process"
 
@@ -21,7 +19,7 @@ def probe(target: Target) -> Result:
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY
     with check_bounds(family):
-        return probe_chunks([family], _OTHERS)
+        return probe_chunks([family], (*BATCH_PATCHES, "rope-deltas", "omni-positions"))
 
 
 @contextlib.contextmanager

@@ -31,8 +31,6 @@ def set_rope(attention: Any, args: Any, /) -> None:
 
 def rotate_by_length(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
-    if not may_grow(rope, x, offset):
-        return call(rope, x, offset)
     limit, factor = rope.max_position_embeddings, rope.factor
     end = max(offset + x.shape[-2], limit)
     growth = factor * end / limit - (factor - 1)

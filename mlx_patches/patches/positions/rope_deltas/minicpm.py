@@ -26,8 +26,7 @@ def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
 
 def call_with_one(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the language model with one delta instead of those of too few rows."""
-    if has_too_few(model, inputs, *args, **kwargs):
-        model._rope_deltas = make_delta(model._rope_deltas)
+    model._rope_deltas = make_delta(model._rope_deltas)
     return call(model, inputs, *args, **kwargs)
 
 

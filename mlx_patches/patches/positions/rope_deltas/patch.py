@@ -145,7 +145,6 @@ def count_step(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, A
 
 
 def find_counting_cache(cache: Sequence[Any]) -> Any:
-    """The first of a model's caches that has an ``offset``; None if none has."""
     for layer in cache:  # a generator would add two calls to each step
         if hasattr(layer, "offset"):
             return layer

@@ -12,7 +12,6 @@ from ....core.verbs import Patch, argument
 
 
 def clamp_start(start: int | None) -> int | None:
-    """The index to start from, at least 0; None stays None."""
     return start if start is None else max(0, start)
 
 

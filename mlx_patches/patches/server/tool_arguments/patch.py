@@ -47,7 +47,6 @@ def convert_value(
 
 
 def is_integer(text: str) -> bool:
-    """Whether a text is a number with an integer value, such as 5 or 5.0."""
     try:
         return float(text).is_integer()
     except ValueError:
@@ -71,7 +70,6 @@ def read_literal(text: str) -> Any:
 
 
 def close_names(function_call_str: str) -> str:
-    """A call in which each name ends with ``>``."""
     return _OPEN_NAME.sub(r"\1\2>", function_call_str)
 
 

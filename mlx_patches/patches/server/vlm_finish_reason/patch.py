@@ -56,7 +56,6 @@ def is_cut() -> bool:
 
 
 def report_cut(response: Any) -> None:
-    """Mark a response that was cut off."""
     if is_cut() and response.status == "completed":
         response.status = "incomplete"
 

@@ -36,7 +36,6 @@ def embed_or_fail_later(embed: Function, server: Any, *args: Any, **kwargs: Any)
 
 
 def is_generating(server: Any) -> bool:
-    """Whether the caller is the server's generation thread."""
     return getattr(server, "_thread", None) is threading.current_thread()
 
 

@@ -239,7 +239,6 @@ def find_candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
 
 
 def find_content(block: Any) -> Content | None:
-    """A block's content, if this patch has stored it."""
     data = getattr(block, "cache_data", None)
     return data if isinstance(data, Content) else None
 
