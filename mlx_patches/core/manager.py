@@ -23,7 +23,7 @@ from .foreign import other_holders
 from .guard import Failure, Policy
 from .handed import MANAGERS
 from .imports import find_module, is_imported, runs_in_copy
-from .outcome import IN_EFFECT, Outcome, Status, Verdict
+from .outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .record import Record
 from .registry import Registry
@@ -44,10 +44,6 @@ logger = logging.getLogger("mlx_patches")
 
 # How many seconds a fork waits for a thread that is writing.
 FORK_SECONDS = 5.0
-# A target in one of these states holds back the other targets of its patch.
-_BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
-
-
 # A target that will be patched, as it was found, and why it needs the patch.
 _Ready = tuple[Target, Found, str]
 
@@ -305,8 +301,6 @@ class Manager:
         paths = [target.path for target in self._patches[layer.patch].targets]
         return layer.rank, paths.index(layer.target.path)
 
-    # -- plan ------------------------------------------------------------------------------
-
     def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
         """Decide every target; one that cannot be patched holds back those that depend on it."""
         decided = [(target, self._decide(patch, target)) for target in patch.targets]
@@ -334,7 +328,7 @@ class Manager:
         if (
             known
             and layer is None
-            and known.status in _SETTLED
+            and known.status in NOT_NEEDED
             and self._decided_for.get(key, self) is module
         ):
             return known  # valid until the module object changes
@@ -350,8 +344,6 @@ class Manager:
                 return target, found, verdict.reason
         self._decided_for[key] = module
         return _outcome(patch, target, verdict.status, verdict.reason)
-
-    # -- write, check, roll back -----------------------------------------------------------
 
     def _commit(
         self,
@@ -497,8 +489,6 @@ class Manager:
                     return ""
                 return site.uninstall()
 
-    # -- calls -------------------------------------------------------------------------------
-
     def _note_success(self, path: str, patches: Sequence[str]) -> None:
         self._worked.update((patch, path) for patch in patches)
 
@@ -545,14 +535,10 @@ class Manager:
         )
 
 
-# States that do not change while the module is the same object.
-_SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
-
-
 def explain_held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
     """Why other targets of its patch hold a target back; empty if none does."""
     for other, outcome in decided:
-        if outcome.status in _BLOCKING and other.holds_back(target):
+        if outcome.status in (Status.DRIFTED, Status.CONFLICT) and other.holds_back(target):
             return f"held back: {outcome.target} is {outcome.status}: {outcome.reason}"
     return ""
 

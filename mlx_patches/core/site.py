@@ -98,8 +98,6 @@ class Site:
     def _chain(self, original: Any, like: Any) -> Chain | None:
         return Chain(original, like, self._policy) if like else None
 
-    # -- composing, which writes nothing --------------------------------------------------
-
     def compose(self, layers: Sequence[Layer]) -> Composed:
         """Apply the factories of these layers to the original, the innermost first.
 
@@ -146,8 +144,6 @@ class Site:
 
     def layer_of(self, patch: str) -> Layer | None:
         return next((one for one in self.layers if one.patch == patch), None)
-
-    # -- writing ---------------------------------------------------------------------------
 
     def install(self, composed: Composed) -> None:
         """Put a composition in effect; without layers, restore the original."""
@@ -286,8 +282,6 @@ class Site:
             for old in {id(one): one for one in olds}.values():
                 if old is not value and old is not MISSING:
                     self._aliases.add(self.attribute, old, value, self.owner)
-
-    # -- checking --------------------------------------------------------------------------
 
     def problem(self) -> str:
         """Why the installed object is not in effect; empty if it is."""

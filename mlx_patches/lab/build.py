@@ -25,8 +25,6 @@ Edit = Callable[[Config], Config]
 
 OVERRIDES: Config = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
 _PROMPT = 10
-# Names of the config class of a family's text model.
-_TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
 MAX_PARAMETERS = 20_000_000
 
 
@@ -198,7 +196,8 @@ def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
     """The config classes of the text models in a multimodal wrapper, each with its module."""
     for base in module.Model.__mro__[:2]:
         owner = importlib.import_module(base.__module__)
-        yield from ((owner, getattr(owner, one)) for one in _TEXT_CLASSES if hasattr(owner, one))
+        names = ("TextConfig", "TextModelArgs", "TextArgs")
+        yield from ((owner, getattr(owner, one)) for one in names if hasattr(owner, one))
 
 
 def _shrunk_inner(module: ModuleType, config: Config) -> Config:

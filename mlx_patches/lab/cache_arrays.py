@@ -7,9 +7,6 @@ from typing import Any
 from ..core.arrays import mx
 from ..core.packages import MODELS
 
-# Attributes are followed only on objects of these packages.
-_OWNERS = (*MODELS, "mlx_patches")
-
 
 def layers(cache: Iterable[Any]) -> list[Any]:
     """The layers of a cache; nested cache lists are flattened in order."""
@@ -42,7 +39,7 @@ def _parts(one: Any) -> Iterator[Any]:
         yield from one.values()
     elif isinstance(one, (list, tuple)):
         yield from one
-    elif type(one).__module__.startswith(_OWNERS):
+    elif type(one).__module__.startswith((*MODELS, "mlx_patches")):
         yield from getattr(one, "__dict__", {}).values()
         for name in getattr(one, "__slots__", ()):
             yield getattr(one, name, None)

@@ -20,8 +20,6 @@ SMALL_CACHE = 12
 # before the third, which has a custom processor or sampler, is inserted; the last row is inserted
 # during the third's prefill.
 TURNS = ((0, 3), (0, 9), (5, 7), (6, 6))
-# A top_p so small that only the likeliest token remains.
-NUCLEUS = 1e-3
 # Per row: (turn, tokens, leaves). The second row leaves, and the last is inserted later.
 LEAVERS = ((0, 12, False), (0, 3, True), (0, 12, False), (8, 6, False))
 # Per row of LEAVERS: the prompt length, and its images as (height, width) in patches.
@@ -46,7 +44,7 @@ def samplers(model: LabModel) -> Cell:
 
     If the generator does not accept samplers per row, all rows use the release's top_p.
     """
-    nucleus = generators.nucleus(model, NUCLEUS)
+    nucleus = generators.nucleus(model, 1e-3)  # only the likeliest token remains
     by_row = generators.samples_by_row(model)
     own = [second_best, nucleus] if by_row else [None, None]
     requests = insert_rows(model, "sampler", [None, None, *own])

@@ -5,8 +5,6 @@ from typing import Any
 from .kit import NotApplicable, Result, Target, mx, require_own, tiny_of
 
 TOLERANCE = 1e-4
-# The values whose second axis is tokens.
-BY_TOKEN = ("inputs_embeds", "deepstack_visual_embeds")
 
 
 def probe(target: Target) -> Result:
@@ -30,7 +28,7 @@ def probe(target: Target) -> Result:
     except Exception as error:
         return Result(True, f"two images fail: {type(error).__name__}: {error}")
     worst = 0.0
-    for name in BY_TOKEN:
+    for name in ("inputs_embeds", "deepstack_visual_embeds"):  # (rows, tokens, ...)
         if hasattr(both.get(name), "shape"):
             expected = mx.concatenate([half[name] for half in solo], axis=1)
             worst = max(worst, mx.abs(both[name] - expected).max().item())

@@ -17,8 +17,6 @@ INFO = {
     "max_buffer_length": 16 << 30,
     "resource_limit": 499000,
 }
-# Memory settings that a CPU lacks.
-_LIMITS = ("set_wired_limit", "set_memory_limit", "set_cache_limit")
 
 
 class Device(mx.Device):  # type: ignore[misc]
@@ -61,7 +59,8 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
     yield mx, "compile", compile_or_run(mx.compile)
     yield mx.metal, "is_available", lambda: True
     yield mx, "default_device", lambda: Device(default_device().type, 0)
-    answers: dict[str, Any] = {name: lambda *args, **kwargs: 0 for name in _LIMITS}
+    limits = ("set_wired_limit", "set_memory_limit", "set_cache_limit")  # which a CPU lacks
+    answers: dict[str, Any] = {name: lambda *args, **kwargs: 0 for name in limits}
     answers["device_info"] = lambda *args, **kwargs: dict(INFO)
     for owner in (mx, mx.metal):
         for name in answers.keys() & set(dir(owner)):

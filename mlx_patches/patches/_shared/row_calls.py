@@ -14,8 +14,6 @@ from ...core.arrays import mx
 TOKENS = ("inputs", "input_ids", "tokens", "inputs_embeds", "input_embeddings")
 # Of shape (rows, length), (3, rows, length) or (rows, axes, length).
 POSITIONS = "position_ids"
-# Arguments whose second axis is not tokens.
-NOT_OF_TOKENS = ("cross_attention_states", "rope_deltas")
 
 Span = tuple[int, int]
 
@@ -129,7 +127,7 @@ def _find_index(name: str, sizes: tuple[int, ...], part: RowPart) -> list[slice]
         at = 0
     if name == POSITIONS:
         at, tokens = 0, len(sizes) - 1
-    elif at is None or name in NOT_OF_TOKENS:
+    elif at is None or name in ("cross_attention_states", "rope_deltas"):  # no tokens
         return index
     else:
         tokens = at + (2 if len(sizes) == 4 else 1)

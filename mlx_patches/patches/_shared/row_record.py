@@ -17,8 +17,6 @@ from .row_entries import RowEntry
 from .targets import LM_CACHES, VLM_CACHES, around_setter, at
 
 RECORD = "_mlx_patches_rows"
-# The fields of a record that are arrays (rows, 1).
-_COLUMNS = ("deltas", "lengths")
 
 
 # Not compared by value: that would read its arrays from the device.
@@ -55,7 +53,7 @@ class RowRecord:
 
     def columns(self) -> dict[str, Any]:
         """The arrays (rows, 1) that are not None, by name."""
-        held = {name: getattr(self, name) for name in _COLUMNS}
+        held = {"deltas": self.deltas, "lengths": self.lengths}
         return {name: column for name, column in held.items() if column is not None}
 
     @property

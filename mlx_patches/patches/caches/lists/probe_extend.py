@@ -4,8 +4,6 @@ from typing import Any
 
 from ....probes.kit import Result, Target, import_module, module_of, mx, tiny
 
-# A family that is right in a batch in every release.
-_FAMILY = "paligemma"
 _PROMPTS = ([5, 9, 2, 7], [8, 6, 10])
 _TOKENS = 12
 
@@ -59,7 +57,7 @@ def _probe_prompts(target: Target) -> Result:
     from ....lab.compare import compare_generated
     from ....lab.rows import generate_solo
 
-    model = tiny(target.distribution, _FAMILY)
+    model = tiny(target.distribution, "paligemma")  # right in a batch in every release
     first, late = _PROMPTS
     generated = generators.generate(model, [first], late, _TOKENS)
     cell = compare_generated(

@@ -16,15 +16,13 @@ from ....core.verbs import Patch, after, argument, family, mx, result
 from ..._shared.configs import FROM_DICT
 
 _KEPT = "_dropped_window"
-# The families whose layers have a window in turn: which ones.
-_EVERY = {"gemma2": 2}
 
 
 def keep_window(config: Any, cls: Any, params: dict[str, Any], /) -> Any:
     """The config object with the window that ``config.json`` names."""
     window = params.get("sliding_window") if isinstance(params, dict) else None
     if isinstance(window, int) and params.get("use_sliding_window", True):
-        config._dropped_window = (window, _EVERY.get(str(params.get("model_type")), 1))
+        config._dropped_window = (window, 2 if params.get("model_type") == "gemma2" else 1)
     return config
 
 

@@ -5,15 +5,13 @@ from typing import Any
 from ....probes.kit import Result, Target, make_fed_cache, module_of
 
 _WINDOW = 4
-# How many tokens the cache holds, and how many come next.
-_CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 
 
 def probe(target: Target) -> Result:
     """Red if a token sees more or fewer tokens than the window, itself included."""
     caches = module_of(target)
     width = list_visible(_mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
-    for before, count in _CASES:
+    for before, count in ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3)):
         for array in (False, True):
             shown = list_visible(_mask_of(caches, before, count, array), before, count)
             wanted = [min(len(width), before + i + 1) for i in range(count)]

@@ -18,8 +18,6 @@ from typing import Any
 from ....core.verbs import Patch, Target, argument, refusal, wrap
 from ..._shared.row_caches import counts_rows
 
-# Why a request fails, and what to do.
-_MESSAGE = "a batch of {} is not supported by this release of {}: {}"
 SOLO = "send one request at a time"
 
 
@@ -37,7 +35,8 @@ def refuse_batches(place: str, remedy: str = SOLO, method: str = "") -> tuple[Ta
 
 
 def make_refusal(family: str, distribution: str, remedy: str) -> Exception:
-    return refusal(ValueError(_MESSAGE.format(family, distribution, remedy)))
+    where = f"this release of {distribution}"
+    return refusal(ValueError(f"a batch of {family} is not supported by {where}: {remedy}"))
 
 
 def is_batch(cache: Sequence[Any], method: str = "") -> bool:

@@ -30,8 +30,6 @@ from ....probes.kit import (
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
 _HYBRIDS = ("qwen3_5",)
 _LENGTH = 11
-# More tokens than any row has here.
-_WINDOW = 64
 _STEPS = 3
 _BATCHES = {
     "KVCache": "BatchKVCache",
@@ -90,7 +88,8 @@ class Rows:
             return self.caches.ArraysCache(len(layer.cache))
         if name != "KVCache":
             raise NotApplicable(f"the model has a {name}")
-        return self.caches.RotatingKVCache(_WINDOW) if self.rotating else self.caches.KVCache()
+        # No row here has as many as 64 tokens.
+        return self.caches.RotatingKVCache(64) if self.rotating else self.caches.KVCache()
 
     def prefill(self, rows: Sequence[Any]) -> list[list[Any]]:
         """Prefill the rows one after another; returns each row's caches."""

@@ -6,8 +6,6 @@ from ....probes.kit import Result, Target, import_module, mx, own_class_of, requ
 
 _MODEL = "tiny"
 _CHUNK = 8
-# One prompt ends within a chunk, the other at the end of one.
-_LENGTHS = (30, 32)
 
 
 def probe(target: Target) -> Result:
@@ -16,7 +14,7 @@ def probe(target: Target) -> Result:
     prompts_class = own_class_of(target)
     require_names(caches.ChunkedKVCache(_CHUNK), "start_position")
     hits = 0
-    for length in _LENGTHS:
+    for length in (30, 32):  # one ends within a chunk, the other at the end of one
         known = list(range(length))
         for wanted in range(2, length):
             prompts = prompts_class()

@@ -4,9 +4,6 @@ from unittest import mock
 
 from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, with_patches
 
-# Patches that mlx-vlm's own attention needs in some releases.
-_ROW = ("offset-alias", "shared-layer-offset")
-
 
 def probe(target: Target) -> Result:
     """Red if a batch raises or differs after the host has patched the model."""
@@ -16,7 +13,8 @@ def probe(target: Target) -> Result:
     attention = import_module("mlx_vlm.models.gemma4.language").Attention
     # Restores what the host replaces and records.
     before = {"__call__": attention.__call__, "_batch_patched": False}
-    with mock.patch.multiple(attention, create=True, **before), with_patches(_ROW):
+    own = with_patches(("offset-alias", "shared-layer-offset"))  # of mlx-vlm's attention
+    with mock.patch.multiple(attention, create=True, **before), own:
         if not getattr(host, target.name)():
             raise NotApplicable("the host does not patch the model")
         return measure(tiny("mlx-vlm", "gemma4"))

@@ -17,9 +17,6 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, mx, result, wrap
 
-# How many tokens of an answer Rapid-MLX counts for presence and frequency penalties.
-_MOST = 4096
-
 
 def pass_cached_tokens(requests: Any, scheduler: Any, /) -> Any:
     """The scheduled requests; the processors of those just inserted get the whole prompt."""
@@ -62,7 +59,7 @@ def count_penalized(request: Any) -> int:
         window = request.repetition_context_size
         counts.append(20 if window is None else window or len(request.output_tokens) + 1)
     if request.presence_penalty or request.frequency_penalty:
-        counts.append(_MOST)
+        counts.append(4096)  # the most that Rapid-MLX counts
     return max(counts)
 
 
