@@ -55,8 +55,6 @@ class Failure(Record):
     reached_host: bool = False
 
 
-RELEASE_ANSWERED = "the release's own code answered"
-RESULT_KEPT = "the call got the release's result"
 CALL_FAILED = "the call failed, since its state may have changed"
 CALL_REFUSED = "the call was refused"
 
@@ -232,12 +230,12 @@ class Chain:
                     failures.append(Failure(patch, error, CALL_REFUSED))
                     raise as_refusal(error, patch)
                 if is_kept:
-                    failures.append(Failure(patch, error, RESULT_KEPT))
+                    failures.append(Failure(patch, error, "the call got the release's result"))
                     return entries[0][2]
                 if rest is None:
                     failures.append(Failure(patch, error, CALL_FAILED, reached_host=bool(entries)))
                     raise _as_exception(error, patch, site)
-                failures.append(Failure(patch, error, RELEASE_ANSWERED))
+                failures.append(Failure(patch, error, "the release's own code answered"))
                 current = rest
                 error, result = self._try(rest.body, entries, args, kwargs)
                 if error is None and (

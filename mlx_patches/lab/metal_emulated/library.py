@@ -17,7 +17,6 @@ from .journal import NotRun
 
 HERE = Path(__file__).parent
 SHIM = (HERE / "shim.h").read_text()
-COMPILERS = ("g++", "clang++", "c++")
 MACHINES = ("x86_64", "aarch64")
 FLAGS = (
     *("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions"),
@@ -27,7 +26,7 @@ FLAGS = (
 
 
 def compiler() -> str | None:
-    return next(filter(None, map(shutil.which, COMPILERS)), None)
+    return next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 
 
 def missing() -> str:

@@ -3,7 +3,6 @@
 from ....probes.kit import Result, Target, mx, own_class_of, require_names
 
 _CHUNK = 8
-_STEP = 4
 _TOKENS = 3 * _CHUNK
 
 
@@ -14,7 +13,7 @@ def probe(target: Target) -> Result:
     for first in range(1, 2 * _CHUNK):
         for size in range(1, _CHUNK + 1):
             cache = cache_class(_CHUNK)
-            cache.step = _STEP
+            cache.step = 4
             steps = ((start, start + size) for start in range(first, _TOKENS, size))
             for start, end in ((0, first), *steps):
                 cache.maybe_trim_front()

@@ -12,7 +12,6 @@ from ....probes.kit import Result, Target, make_batch, mx, own_class_of
 _WIDTH = 64
 _LEFT_PADDING = (6, 0, 3)
 _WINDOWS = {"short": 4, "long": 16}
-_CHUNKS = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
 
 
 def probe(target: Target) -> Result:
@@ -21,7 +20,7 @@ def probe(target: Target) -> Result:
     windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
     wrong = [
         f"chunks {chunks}, window {name}"
-        for chunks in _CHUNKS
+        for chunks in ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
         for name, window in windows.items()
         if _reaches_tokens(batch_class, window, chunks)
     ]

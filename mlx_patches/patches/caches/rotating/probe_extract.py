@@ -9,17 +9,14 @@ from typing import Any
 
 from ....probes.kit import Result, Target, module_with, mx, own_class_of
 
-_PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
-_WINDOWS = (4, 8)
-
 
 def probe(target: Target) -> Result:
     """Red if an extracted row differs from a solo cache, then or later."""
     batch_class = own_class_of(target)
     solo_class = module_with(target).RotatingKVCache
     wrong = []
-    for window in _WINDOWS:
-        for padding in _PADDINGS:
+    for window in (4, 8):
+        for padding in ((0, 0), (3, 0), (0, 2), (5, 1)):
             for steps in range(2 * window + 2):
                 problem = compare_rows(batch_class, solo_class, window, padding, 6, steps)
                 if problem:

@@ -10,7 +10,6 @@ from ....probes.kit import (
     with_patches,
 )
 
-_LENGTHS = (3, 5, 8)
 _TOKENS = 4
 # A family without other defects in a batch in any release that has the function.
 _FAMILY = "gemma3"
@@ -37,7 +36,7 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
 
     require_own(target)
     model = tiny("mlx-vlm", family)
-    prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
+    prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, (3, 5, 8))]
     solo = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
     engine.forget(model)
     batch = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)

@@ -16,7 +16,6 @@ _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
 # Families that support quantized caches, and that do not; in mlx-vlm the first of the latter that
 # a release has is tried, in a batch or as a single request.
 _SUPPORTED = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2_5_vl"}
-_LM_UNSUPPORTED = ("gemma2", "phi")
 _BATCH_UNSUPPORTED, _SOLO_UNSUPPORTED = ("gemma4", "falcon_ocr"), ("falcon_ocr", "gemma3")
 # Its own caches drop tokens of an answer, which quantized ones would keep.
 _DROPS_TOKENS = "unlimited_ocr"
@@ -31,7 +30,7 @@ def probe(target: Target) -> Result:
     unsupported: Iterable[Any]
     if target.distribution == "mlx-lm":
         generate = partial(generate_lm, own)
-        unsupported = (tiny("mlx-lm", name) for name in _LM_UNSUPPORTED)
+        unsupported = (tiny("mlx-lm", name) for name in ("gemma2", "phi"))
     elif inspect.isclass(own):
         generate, unsupported = generate_batch, [build_first(_BATCH_UNSUPPORTED)]
     else:

@@ -15,8 +15,6 @@ from typing import Any
 
 from ....core.verbs import Patch, after
 
-SPACED = "a ,b"
-
 
 def match_tokenizer(detokenizer: Any, tokenizer: Any, /) -> None:
     if getattr(detokenizer, "clean_spaces", False) and not removes_spaces(tokenizer):
@@ -24,7 +22,7 @@ def match_tokenizer(detokenizer: Any, tokenizer: Any, /) -> None:
 
 
 def removes_spaces(tokenizer: Any) -> bool:
-    tokens = tokenizer.encode(SPACED, add_special_tokens=False)
+    tokens = tokenizer.encode("a ,b", add_special_tokens=False)
     return " ," not in tokenizer.decode(tokens)
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from ....probes.kit import Result, Target, import_module, mx, require_own
 
-_TOKENS = (1, 5)
 _LEFT_PADDING = [2, 0]
 
 
@@ -17,7 +16,7 @@ def probe(target: Target) -> Result:
     if hasattr(caches, "BatchRotatingKVCache"):
         makers.append(lambda: caches.BatchRotatingKVCache(8, _LEFT_PADDING))
     for make in makers:
-        for tokens in _TOKENS:
+        for tokens in (1, 5):
             for kind in (list, tuple):
                 cache = kind((make(), make()))
                 if not same(mask_of(create, tokens, cache), mask_of(create, tokens, cache[0])):

@@ -8,7 +8,6 @@ from unittest import mock
 from ....probes.images import probe_chunks
 from ....probes.kit import BATCH_PATCHES, Result, Target, require_module, require_own
 
-_FAMILY = "qwen3_vl"
 # The layers' method that adds features to the image tokens of a mask.
 _ADDS = "_deepstack_process"
 
@@ -17,7 +16,7 @@ def probe(target: Target) -> Result:
     """Red if a row of the release's engine differs from a solo run in one call."""
     require_own(target)
     in_model = target.module.startswith("mlx_vlm.models.")
-    family = target.module.split(".")[2] if in_model else _FAMILY
+    family = target.module.split(".")[2] if in_model else "qwen3_vl"
     with check_bounds(family):
         return probe_chunks([family], (*BATCH_PATCHES, "rope-deltas", "omni-positions"))
 

@@ -4,12 +4,11 @@ from ....probes.kit import TOLERANCE, Result, Target, compare_splits, module_of,
 
 # Shorter than the window, beyond which older releases of mlx-vlm also have a mask defect.
 _LENGTH = 7
-_CHUNKS = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 
 
 def probe(target: Target) -> Result:
     """Red if the last token's logits depend on how the text is split."""
     module_of(target)
-    worst = compare_splits(tiny_of(target), _CHUNKS)
+    worst = compare_splits(tiny_of(target), ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH))
     detail = f"largest logit difference between whole and chunked prompts: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)

@@ -6,7 +6,6 @@ from ....probes.kit import Result, Target, module_with, require_own
 from ....probes.vlm_server import make_silent_generator
 
 _THOUGHTS = ("got it, it is 42", "the user asks", "hoping so", "though small", "42 it is")
-_OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 
 def probe(target: Target) -> Result:
@@ -14,7 +13,7 @@ def probe(target: Target) -> Result:
     if target.module == "mlx_vlm.server":
         return probe_stream(target)
     split = module_with(target)._split_thinking
-    for opening in _OPENINGS:
+    for opening in ("", "<|channel>thought\n", "thought\n", "<|channel>thought"):
         for thought in _THOUGHTS:
             reasoning, content = split(f"{opening}{thought}<channel|>Yes.")
             if (reasoning, content) != (thought, "Yes."):

@@ -9,7 +9,6 @@ from ....probes.vllm_scheduler import MEMORY, Server, build_llama
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 # A token in the penalty's context, the last 20, is not repeated.
 PENALTY = 1e6
-_SEEN = _PREFIX[-15:]
 
 
 def probe(target: Target) -> Result:
@@ -35,7 +34,7 @@ def find_repeating_prompt(model: Any) -> tuple[list[int], int]:
     for last in range(1, 96):
         prompt = [*_PREFIX, 91, last]
         token = plain.answer(prompt)[0]
-        if token in _SEEN:
+        if token in _PREFIX[-15:]:
             return prompt, token
     raise RuntimeError("the model never repeats a token of the prompt")
 
