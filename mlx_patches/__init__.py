@@ -144,15 +144,8 @@ def patched(
 ) -> mlx_patches.AbstractContextManager[mlx_patches.Report]:
     """Activate patches for a ``with`` block, and remove them at its end.
 
-    Patches that were active before stay active. All threads are affected.
-
-    Args:
-        patches: as for ``apply``.
-        models: as for ``apply``.
-        profile: as for ``apply``.
-
-    Raises:
-        MlxPatchesError: as ``apply`` does.
+    Patches that were active before stay active. All threads are affected. The arguments and errors
+    are those of ``apply``.
     """
     from .activation.session import session
 

@@ -24,6 +24,7 @@ from .options import (
     check_seconds,
     complete,
     complete_scenario,
+    count_option,
     hosts_option,
     is_set,
     json_option,
@@ -344,23 +345,9 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     callback=check_seconds,
     help="Also run walks, S seconds per family.",
 )
-@option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Seed of the first walk.",
-)
+@count_option("--seed", 0, "Seed of the first walk.")
 @option("--replay", metavar="LINE", help="Replay only the walk that printed this line.")
-@option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Families to run at a time.",
-)
+@count_option("--jobs", 1, "Families to run at a time.")
 @option("--patched", "mode", flag_value="patched", help="Only with the patches.")
 @option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
 @option("--both", "mode", flag_value="both", help="Without and with the patches (default).")

@@ -181,6 +181,12 @@ def to_path(value: str) -> Path:
     return Path(check_text(value))
 
 
+def count_option(name: str, least: int, text: str) -> Callable[..., Any]:
+    """An option for a count, by default the least one."""
+    kind = click.IntRange(least)
+    return option(name, type=kind, default=least, show_default=True, metavar="N", help=text)
+
+
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 profile_option = option(
     "--profile",

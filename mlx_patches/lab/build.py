@@ -20,7 +20,6 @@ from .shrink import LAYERS, VOCABULARY, WINDOW, grow_config, instance, shrink_co
 from .variants import vary
 
 Config = dict[str, Any]
-# Changes a small config.
 Edit = Callable[[Config], Config]
 
 OVERRIDES: Config = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())

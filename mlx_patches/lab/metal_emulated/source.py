@@ -91,7 +91,7 @@ class Source:
                 parameters.append(f"{kind} {name}")
                 values.append(value)
         kinds = ", ".join(f"{_kind(value)} {name}" for name, value in template)
-        chosen = ", ".join(_literal(value) for _, value in template)
+        chosen = ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for _, v in template)
         waits = "true" if _WAITS.search(self.body + self.header) else "false"
         return "\n".join(
             [
@@ -124,7 +124,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     return "int" if isinstance(value, int) else "typename"
-
-
-def _literal(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -62,9 +62,6 @@ def is_byte_level(tokenizer: Any) -> bool:
     return not any(one in missing for one in letters) and all(one in missing for one in spaces)
 
 
-# mlx-lm
-
-
 def add_unknown(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
     detokenizer.tokens.append(token)
 
@@ -100,9 +97,6 @@ def holds_first_space(detokenizer: Any, /) -> bool:
     if detokenizer._unflushed not in SPACES:
         return False
     return detokenizer.trim_space and not detokenizer.text
-
-
-# mlx-vlm
 
 
 def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
