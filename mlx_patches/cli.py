@@ -637,7 +637,7 @@ def ps(as_json: bool) -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a shell's completion of commands, options and their values.
+    """Print a shell's completion script for commands, options and their values.
 
     In ~/.bashrc: eval "$(mlx-patches completion bash)".
     """

@@ -1,4 +1,4 @@
-"""mlx-lm and mlx-vlm: a prompt that joins during prefill turns the cache float32, twice the memory.
+"""mlx-lm and mlx-vlm: a prompt that joins during prefill makes the cache float32, twice as large.
 
 Why: A prompt that joins while others are still being prefilled has no keys yet. ``extend`` joins an
     empty array of MLX's default dtype instead: joined with bfloat16 or float16, the whole batch

@@ -104,8 +104,8 @@ ARRAYS_ROWS = Patch(
         *wrap(in_caches("ArraysCache.extend"), extend_padding),
     ),
     probe=".probe_rows:probe",
-    doc="""mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding of rows that
-    have left.
+    doc="""mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding of a row
+    that left.
 
     Why: ``ArraysCache.filter`` and ``extend`` change the states of a batch, but not its padding.
         The next mask has as many rows as the batch had before: the model raises, or masks a row

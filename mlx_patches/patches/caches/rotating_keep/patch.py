@@ -5,9 +5,9 @@ Why: ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens
     its output differs from the solo run. Up to mlx-lm 0.31.3 the batch generator makes its caches
     without ``keep``, although ``make_prompt_cache`` sets it.
 How: A batch remembers the ``keep`` of its rows. Before columns are dropped, the kept tokens in them
-    move to the columns right behind, so they stay the oldest in order of age. A decode step moves
-    one column, a prompt chunk ``keep`` columns; nothing is read from the device. A batch without
-    ``keep``, or with room left, runs only the release's code. The generator's caches get the
+    move to the next columns, and stay the oldest. A decode step moves one column, a prompt chunk
+    ``keep`` columns, without a device read. A batch without ``keep``, or one that drops nothing,
+    runs only the release's code. The generator's caches get the
     ``keep`` that ``make_prompt_cache`` sets for the model; models with ``make_cache`` do not
     change.
 Upstream: mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is

@@ -1,8 +1,8 @@
-"""mlx-vlm with a drafter, Qwen3.5 in a batch: wrong output once rows accept unequal drafts.
+"""mlx-vlm with a drafter, Qwen3.5 in a batch: wrong output if rows accept drafts unequally.
 
 Why: Rows that accept fewer drafts than others are moved to the right, and ``finalize`` adds to
-    their left padding in place. Qwen3.5 keeps the numbers of an array that it has read, and takes
-    it for unchanged: such a row attends to the columns that it left.
+    their left padding in place. Qwen3.5 reads an array of padding once, and misses the change: such
+    a row attends to the columns that it left.
 How: After ``finalize``, the next read of the cache's padding gets a new array object.
 Upstream: mlx-vlm 0.7.4 reads the padding at each step.
 Retire when: No supported release is older than mlx-vlm 0.7.4.

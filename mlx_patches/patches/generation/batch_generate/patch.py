@@ -208,7 +208,7 @@ PADDED_PROMPTS = Patch(
             when=in_batch_generate,
         ),
     ),
-    doc="""mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to.
+    doc="""mlx_vlm.batch_generate: wrong output for shorter prompts, which attend to padding.
 
     Why: The tokenizer pads the prompts to one length. The batch generator receives the padded
         prompts without the mask, so pad tokens count as text and take positions.

@@ -1,13 +1,12 @@
 """GLM 5 Next in mlx-vlm: wrong output after a prefix-cache hit in a batch.
 
-Why: Its layers keep for each position whether it is text, and select what a token attends to from a
-    row's first position of text. Without an attention mask each position counts as text, and
-    mlx-vlm's engine gives none to prompts with hits in its prefix cache, which it pads on the
-    right. After prefill, that padding is in front of the row: every later token selects the wrong
-    positions.
-How: If a call has no attention mask and a row has padding, the model gets the mask that follows
-    from the counters of the batch's pooling caches. These are numbers, so no device is read. A call
-    without padding, such as a decode step, is unchanged.
+Why: Its layers record which positions are text, and count from a row's first text position to
+    select what a token attends to. Without an attention mask every position counts as text, and
+    mlx-vlm's engine passes none for prompts with a prefix-cache hit, which it right-pads. After
+    prefill that padding is in front of the row, so every later token selects the wrong positions.
+How: If a call has no attention mask and a row has padding, the model gets a mask computed from the
+    counters of the batch's pooling caches, without a device read. A call without padding, such as a
+    decode step, is unchanged.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The model reads padding from its caches, or the engine passes a mask for every prompt.
 """

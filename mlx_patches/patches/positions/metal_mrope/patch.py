@@ -1,4 +1,4 @@
-"""mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions.
+"""mlx-vlm on Metal: M-RoPE models read past the positions that rows of a batch share.
 
 Why: On Metal, mlx-vlm rotates queries and keys with a kernel that expects one position per row and
     token. It ignores the shape of the positions: if several rows share one row of positions, it

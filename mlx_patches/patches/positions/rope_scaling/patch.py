@@ -1,4 +1,4 @@
-"""Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most.
+"""Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong positions, worst in long texts.
 
 Why: ``rope_scaling``, in newer files ``rope_parameters``, is the scaling of positions with which a
     model was trained for a longer context. Many families ignore it and build a plain RoPE: in

@@ -1,4 +1,4 @@
-"""mlx-openai-server ignores stop strings inside tokens, seeds and tool_choice, and loses calls.
+"""mlx-openai-server ignores seeds, tool_choice and stop strings in tokens, and loses tool calls.
 
 Why: The server compares tokens: it misses a stop string that the model tokenizes differently, and
     sends the first tokens of one that it finds. It drops the seed of a batched request, ignores

@@ -1,13 +1,13 @@
-"""mlx_vlm.server reports a complete answer for one that was cut off by max_tokens.
+"""mlx_vlm.server reports answers that max_tokens cut off as complete.
 
 Why: The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in every chat answer that is not
     streamed, even if it was cut off at ``max_tokens``. ``/v1/responses`` writes ``status:
-    completed`` in all its answers. Clients and agents take half a program or half a tool call for
-    a complete one, and do not request the rest.
+    completed`` in all its answers. Clients and agents use half a program or half a tool call, and
+    do not request the rest.
 How: The reason of an answer's last token is recorded in the request's generation arguments, which
-    its task keeps. A choice of this task with ``stop`` gets ``length`` if that was the reason, a
-    response ``incomplete``. Tool calls and streamed chats, which are right, keep their reasons.
-    The items of a response of mlx-vlm 0.5.0, which lack a type, get one.
+    its task keeps. If it is ``length``, a choice gets it instead of ``stop``, and a response gets
+    ``incomplete``. Tool calls and streamed chats, which are right, keep their reasons. The items of
+    a response of mlx-vlm 0.5.0, which lack a type, get one.
 Upstream: Chats are fixed in mlx-vlm 0.6.0, responses in mlx-vlm 0.7.10. Servers below 0.5, which
     answer one request at a time, are not repaired.
 Retire when: No supported release reports ``completed`` for a response that was cut off.

@@ -1,4 +1,4 @@
-"""vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request.
+"""vllm-mlx with Claude Code: a billing line per request keeps the prefix cache from hitting.
 
 Why: The client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
     changes with each request. The tokens of any two prompts differ from there on. Optional: the

@@ -1,4 +1,4 @@
-"""vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used.
+"""vllm-mlx with its paged cache: wrong output after a hit, from blocks of other prefixes.
 
 Why: ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
     own tokens (up to 0.2.7 only by their low bytes), although its keys and values depend on all

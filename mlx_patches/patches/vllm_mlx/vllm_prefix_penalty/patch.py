@@ -1,4 +1,4 @@
-"""vllm-mlx, Rapid-MLX: penalties ignore cached tokens; Rapid-MLX --mllm: the newest token.
+"""vllm-mlx, Rapid-MLX: penalties ignore cached tokens, or with Rapid-MLX --mllm the newest.
 
 Why: The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
     those before them (``all_tokens``). Logits processors get the generator's tokens, so a penalty

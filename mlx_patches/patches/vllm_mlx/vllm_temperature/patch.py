@@ -1,4 +1,4 @@
-"""vllm-mlx --mllm, simple engine: temperature has no effect, nor has a chat's top_p.
+"""vllm-mlx --mllm, simple engine: temperature and a chat's top_p have no effect.
 
 Why: The engine of vllm-mlx 0.4.1 passes mlx-vlm the temperature as ``temp``, which it ignores: each
     answer is greedy. A chat's ``top_p`` is not passed at all.
