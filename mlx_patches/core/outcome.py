@@ -32,7 +32,6 @@ class Status(StrEnum):
 IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
 # There is nothing to repair.
 NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
-# Nothing is left to repair.
 REPAIRED = IN_EFFECT | NOT_NEEDED
 
 

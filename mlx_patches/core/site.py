@@ -26,12 +26,7 @@ from .record import Record
 
 
 class Layer(Record):
-    """One patch's part of a site.
-
-    Args:
-        patch: the patch's id.
-        rank: the patch's place in the registry: the lowest is innermost.
-    """
+    """One patch's part of a site; the one with the lowest ``rank`` in the registry is innermost."""
 
     patch: str
     target: Target

@@ -45,7 +45,6 @@ class RowPrompt(NamedTuple):
     """An image prompt as it is fed to a row.
 
     Args:
-        prompt: the prompt.
         skipped: the number of its first tokens that are not fed: all of its padding, or 0.
         since: the number of its tokens that the row held before those that identified it.
     """
