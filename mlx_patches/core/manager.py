@@ -164,12 +164,9 @@ class Manager:
     ) -> list[Outcome]:
         """Remove patches, all by default, the outermost first.
 
-        Once a site has no layer left, its attribute holds the original object again. A
-        third-party wrapper on top of ours stays.
-
-        Args:
-            kept: called just before each write; True cancels it. Another thread may have requested
-                the patch meanwhile.
+        Once a site has no layer left, its attribute holds the original object again. A third-party
+        wrapper on top of ours stays. ``kept``: called just before each write; True cancels it.
+        Another thread may have requested the patch meanwhile.
         """
         self._recall_sites()
         with self.lock:
@@ -222,9 +219,8 @@ class Manager:
     def status(self, held_elsewhere: bool = False) -> list[Outcome]:
         """The state of each target, read from the live attributes.
 
-        Args:
-            held_elsewhere: search the heap for other references to the originals, and report
-                their targets as ``late``. Takes up to a second in a large process.
+        ``held_elsewhere``: search the heap for other references to the originals, and report their
+        targets as ``late``. Takes up to a second in a large process.
         """
         self._recall_sites()
         with self.lock:

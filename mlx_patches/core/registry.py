@@ -53,9 +53,8 @@ def _import_module(module: str) -> ModuleType:
 class Registry:
     """Patches by id. ``get`` imports the patch's module on first use; ``declared`` does not.
 
-    Args:
-        rows: each patch's declaration, written by tools/declarations.py. One that has only a
-            ``place``, ``module`` or ``module:NAME``, is imported whenever it is declared.
+    ``rows``: each patch's declaration, written by tools/declarations.py. One that has only a
+    ``place``, ``module`` or ``module:NAME``, is imported whenever it is declared.
     """
 
     def __init__(self, rows: Mapping[str, Mapping[str, Any]] | None = None):

@@ -41,8 +41,7 @@ class Found(Record):
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
     """Find a target in its module.
 
-    Args:
-        originals: path to the original object, for paths at which our sites are in effect.
+    ``originals``: path to the original object, for paths at which our sites are in effect.
     """
     owner: Any = module
     *parents, attribute = target.name.split(".")
@@ -90,8 +89,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     """Find a target in its module's source file, without importing it.
 
-    Args:
-        names: further names that later calls look up in this file, so that it is parsed once.
+    ``names``: further names that later calls look up in this file, so that it is parsed once.
     """
     path = source_file(target.module)
     if path is None:

@@ -28,9 +28,8 @@ class Gate:
     def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
         """Decide whether a target needs its patch and may get it.
 
-        Args:
-            found: the target in this process or in its file; None if it was not looked up, since
-                its module is not imported or its distribution not installed.
+        ``found``: the target in this process or in its file; None if it was not looked up, since
+        its module is not imported or its distribution not installed.
         """
         installed = self.installed(target.distribution)
         if installed is None:

@@ -25,10 +25,8 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | Non
     """Merge ``TurboQuantKVCache`` rows into a batch; float rows are quantized like the others.
 
     mlx-vlm's prefix cache passes ``prefix_lens`` only after its own attempts to merge the rows
-    returned None; this returns None as well.
-
-    Raises:
-        ValueError: the rows' settings differ, or no row is quantized.
+    returned None; this returns None as well. Raises ValueError: the rows' settings differ, or no
+    row is quantized.
     """
     if prefix_lens is not None:
         return None

@@ -53,11 +53,9 @@ def feed_rest(
 ) -> tuple[int, list[list[int]], int]:
     """Feed prompts, without the rows that are dropped after the first chunk, then an answer.
 
-    Returns how many tokens of the answer the recurrent cache's masks hide, each row's tokens in
-    the rotating cache, and the padding that all rows have in the plain cache.
-
-    Args:
-        left: the prompts are left-padded.
+    Returns how many tokens of the answer the recurrent cache's masks hide, each row's tokens in the
+    rotating cache, and the padding that all rows have in the plain cache. ``left``: the prompts are
+    left-padded.
     """
     batch = start_batch(kind, rests, left)
     for row in dropped:

@@ -89,11 +89,9 @@ def run_in_stretches(
     """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
     After each stretch, rows without a token in it get their previous states back. Most of these
-    layers run token by token anyway, so stretches cost nothing.
-
-    Args:
-        checks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
-            attention cache, to check whether the second has a state.
+    layers run token by token anyway, so stretches cost nothing. ``checks_keys``: whether the layer
+    gets a pair of caches, and calls ``empty()`` of the first, an attention cache, to check whether
+    the second has a state.
     """
     padding, cache = _ANNOUNCED.get(), find_argument(bound, "cache")
     if checks_keys and cache is not None:

@@ -14,11 +14,9 @@ PADDING = "attention_mask"
 def prepare(call: BatchCall) -> Any:
     """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend in all rows at once.
 
-    The model refuses an image without its grid. It needs no padding mask, since the caches have
-    the padding: it would read the mask, and add the padding to the caches a second time.
-
-    Returns:
-        ``REFUSED`` for a prompt that is not only text.
+    The model refuses an image without its grid. It needs no padding mask, since the caches have the
+    padding: it would read the mask, and add the padding to the caches a second time. Returns
+    ``REFUSED`` for a prompt that is not only text.
     """
     model, offset = call.model, call.offset
     known = getattr(call.get(PADDING), "shape", None) == call.shape

@@ -11,10 +11,7 @@ def prepare(call: BatchCall) -> Any:
     """Set position ids (rows, length, 3), the batch's mask, and caches whose offset is a number.
 
     Each call of a prompt with an image has the image's grid; without it, the model itself numbers
-    the tokens as text.
-
-    Returns:
-        ``REFUSED`` for a prompt that is not only text.
+    the tokens as text. Returns ``REFUSED`` for a prompt that is not only text.
     """
     if call.length > 1 or call.offset == 0:
         if not call.is_text():
