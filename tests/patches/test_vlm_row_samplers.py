@@ -118,3 +118,16 @@ def test_unseeded_rows_draw_differently(ungated):
         started = [start(server, generator, {"temperature": 1.5}) for _ in range(4)]
         answers = {tuple(read_answer(one, {})) for one in started}
     assert len(answers) == 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "wanted"),
+    [({}, 0), ({"logprobs": True}, 1), ({"logprobs": True, "top_logprobs": 3}, 21)],
+)
+def test_first_server_computes_the_logprobs_of_a_request(sent, wanted, ungated):
+    server = module_or_skip("mlx_vlm.server", "_build_gen_args")
+    if not hasattr(server.ResponseGenerator, "_make_sampler"):
+        pytest.skip("later servers pass a request's logprobs")
+    ungated("vlm-row-samplers")
+    request = server.ChatRequest(messages=[{"role": "user", "content": "a"}], model="m", **sent)
+    assert server._build_gen_args(request).logits_processors.sampling.logprobs == wanted

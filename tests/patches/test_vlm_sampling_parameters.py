@@ -144,6 +144,7 @@ def test_first_server_refuses_what_it_ignores():
 
     neutral = SimpleNamespace(seed=0, repetition_penalty=1.0, typical_p=1, logit_bias={})
     assert read(neutral) == read(SimpleNamespace(temperature=1.5, top_p=0.5)) == "built"
+    assert read(SimpleNamespace(logprobs=True, top_logprobs=20)) == "built"
     for name in patch._UNREAD:
         with pytest.raises(ValueError, match=f"^{name}: not supported by this mlx-vlm; remove it"):
             read(SimpleNamespace(**{name: {"3": 2} if name == "logit_bias" else 2}))

@@ -53,10 +53,12 @@ def add_sampling(processors: Any, generator: Any, /, args: Any) -> Any:
     return found
 
 
-def add_sampling_to_args(args: Any) -> Any:
+def add_sampling_to_args(args: Any, /, request: Any) -> Any:
     """The arguments of a request, whose processors hold its sampling (mlx-vlm 0.5)."""
     import mlx_vlm.server as server
 
+    args = add_top_logprobs(args, request)
+    args.logprobs = getattr(request, "logprobs", False)
     args.logits_processors = add_sampling(args.logits_processors, server.ResponseGenerator, args)
     return args
 
@@ -75,7 +77,8 @@ def read_sampling(generator: Any, args: Any) -> Sampling:
     if not getattr(args, "logprobs", False):
         return Sampling(sampler, settings, 0)
     # All rows with top logprobs have as many, so that they can be joined.
-    top = max(generator.top_logprobs_k, TOP_LOGPROBS) if getattr(args, "top_logprobs", 0) else 0
+    most = max(getattr(generator, "top_logprobs_k", 0), TOP_LOGPROBS)
+    top = most if getattr(args, "top_logprobs", 0) else 0
     return Sampling(sampler, settings, 1 + top)
 
 

@@ -8,9 +8,8 @@ How: For a request that the server's sampler does not cover, mlx-vlm's own ``mak
     of its parameters; its draws depend on the seed and the token's position. Numbers out of range,
     an invalid ``logit_bias`` or ``response_format``, ``top_logprobs`` without ``logprobs`` and
     parameters that the release lacks, or ignores with a draft model, are refused with status 400.
-Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds,
-    penalties and logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not
-    repaired.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds and
+    penalties, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not repaired.
 Retire when: The server passes all parameters of a request to its sampler.
 """
 
@@ -51,7 +50,7 @@ _WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
 # values change nothing either.
 _UNREAD: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_k", "min_p", "xtc_probability", "seed", "logit_bias"), ()),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"), ()),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), ()),
     "typical_p": (1,),
     "repetition_penalty": (1,),
 }
