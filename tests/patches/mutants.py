@@ -158,6 +158,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "config-names": {
         "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
         "_NAMES": {},
+        "load_processor": pass_on,
         "_FORMAT": "other",
         "_TOKEN": "other",
         "_ROPE": "nowhere",

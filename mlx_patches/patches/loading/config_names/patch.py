@@ -3,23 +3,28 @@
 Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
-    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers. ERNIE 4.5
-    VL's type has another name too. mlx-vlm 0.4 has no chat format for Granite Vision. Its GLM-OCR
-    rejects the RoPE parameters of the tower; its Llama 4 needs a field that transformers 5 drops.
+    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers, and LLaVA's
+    processor omits the row ends of an image. ERNIE 4.5 VL's type has another name too. mlx-vlm
+    0.4 has no chat format for Granite Vision. Its GLM-OCR rejects the RoPE parameters of the tower;
+    its Llama 4 needs a field that transformers 5 drops.
 How: The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type, a
-    LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format; ERNIE's gets
-    the old name. GLM-OCR's tower is read without the RoPE parameters, which it does not need, and
-    Llama 4's with a value of the field, which it ignores.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type and
+    processor, a LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format;
+    ERNIE's gets the old name. GLM-OCR's tower is read without the RoPE parameters, which it does
+    not need, and Llama 4's with a value of the field, which it ignores.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
     are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field. mlx-vlm
     0.5 has the chat format.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
+import json
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from ....core.verbs import Patch, argument, refusal, result
+from ....core.verbs import Function, Patch, argument, refusal, result, wrap
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD, _TOKEN = "intermediate_size", "image_token_index"
@@ -32,10 +37,12 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
+_PIXTRAL = "pixtral"
+_LLAVA = "mlx_vlm.models.llava.processing_llava:LlavaProcessor.from_pretrained"
 _ROPE, _LAYER = "rope_parameters", "vision_feature_layer"
 # A published type, one of a config's parts and its type: the family that reads it.
 _NAMES = {
-    ("llava", "vision_config", "pixtral"): "pixtral",
+    ("llava", "vision_config", "pixtral"): _PIXTRAL,
     ("llava_next", "text_config", "granite"): "granite_vision",
     ("ernie4_5_vl_moe", "text_config", "ernie4_5_vl_moe_text"): "ernie4_5_moe_vl",
 }
@@ -96,8 +103,21 @@ def name_family(config: Any) -> Any:
     """The content of ``config.json``, with the type by which mlx-vlm knows the model."""
     for (kind, part, inner), name in _NAMES.items():
         if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
+            if name == _PIXTRAL:
+                with suppress(ImportError):  # its processor is that of such folders
+                    import_module(_LLAVA.partition(":")[0])
             return {**config, "model_type": name}
     return config
+
+
+def load_processor(call: Function, kind: Any, folder: Any, **options: Any) -> Any:
+    """The processor of a LLaVA folder, which is Pixtral's if the tower is."""
+    path = Path(folder, "config.json")
+    config = json.loads(path.read_text()) if path.exists() else {}
+    if name_family(config).get("model_type") != _PIXTRAL:
+        return call(kind, folder, **options)
+    module = import_module("mlx_vlm.models.pixtral.processing_pixtral")
+    return module.PixtralProcessor.from_pretrained(folder, **options)
 
 
 def name_format(model_name: str) -> str:
@@ -117,6 +137,7 @@ PATCH = Patch(
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
+        *wrap(_LLAVA, load_processor),
         *argument(
             "mlx_vlm.prompt_utils:MessageFormatter.__init__",
             "model_name",

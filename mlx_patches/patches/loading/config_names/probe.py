@@ -3,9 +3,11 @@
 import inspect
 import json
 import tempfile
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ....lab.shrink import small_config
 from ....probes.kit import Result, Target, module_of
@@ -33,6 +35,8 @@ def probe(target: Target) -> Result:
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
         return pixtral(module)
+    if target.name == "LlavaProcessor.from_pretrained":
+        return processor(module)
     if target.module == "mlx_vlm.prompt_utils":
         pixtral(import_module("mlx_vlm.utils"))  # the new type, which needs a chat format
         return chat(module)
@@ -81,6 +85,20 @@ def pixtral(utils: Any) -> Result:
     made = import_module(f"mlx_vlm.models.{kind}.config").VisionConfig.from_dict(tower)
     import_module(f"mlx_vlm.models.{kind}.vision").VisionModel(made)
     return Result(False, f"builds the tower of {kind}")
+
+
+def processor(llava: Any) -> Result:
+    """Red if a LLaVA with Pixtral's tower does not get Pixtral's processor."""
+    pixtral = import_module("mlx_vlm.models.pixtral.processing_pixtral").PixtralProcessor
+    config = {"model_type": "llava", "vision_config": {"model_type": "pixtral"}}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(pixtral, "from_pretrained") as made,
+        suppress(Exception),  # there is no tokenizer
+    ):
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        llava.LlavaProcessor.from_pretrained(folder)
+    return Result(not made.called, f"{'Pixtral' if made.called else 'LLaVA'}'s processor is made")
 
 
 def chat(prompts: Any) -> Result:
