@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,6 +111,21 @@ def test_wrong_preprocessing_is_of_pixels(want, loaded, monkeypatch, field, valu
     assert {"pixels", "request"} <= found and "model" not in found
 
 
+def test_pixels_of_default_backend_are_equal(want, loaded, monkeypatch):
+    own, case = loaded.inputs, "wide"
+    default = want.get(case, "default/pixel_values")
+
+    def process(prompt, images):
+        other = any(case in image for image in images)
+        return {**own(prompt, images), **({"pixel_values": mx.array(default)} if other else {})}
+
+    mx = importlib.import_module("mlx.core")
+    monkeypatch.setattr(loaded, "inputs", process)
+    found = stages(want, loaded)
+    assert reds(found) == set() and "torchvision" in found["pixels"].detail
+    assert found["request"].figure > scenario.EQUAL
+
+
 def test_swapped_axes_are_of_pixels(want, loaded, monkeypatch):
     def swap(image):
         return image.transpose(0)  # left to right
@@ -149,6 +165,29 @@ def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):
 
     monkeypatch.setattr(utils, "process_image", process)
     assert reds(stages(want, loaded)) == {"server"}
+
+
+COLUMNS_FIRST = """
+import numpy as np, torch
+from PIL import Image
+from torchvision.transforms.v2 import functional
+from mlx_patches.lab.images import authors, pictures
+image, lanczos = pictures.draw(150, 500, "RGB", 4), Image.Resampling.LANCZOS
+want = np.asarray(image.resize((150, 476), lanczos).resize((140, 476), lanczos)).astype(int)
+data = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+mode = functional.InterpolationMode.LANCZOS
+plain = lambda: functional.resize(data, [476, 140], interpolation=mode, antialias=True)
+for call in (authors.resize_columns_first(plain), plain):
+    print(abs(call().numpy().transpose(1, 2, 0) - want).max())
+"""
+
+
+def test_columns_are_resized_first():
+    done = subprocess.run(
+        [sys.executable, "-c", COLUMNS_FIRST], capture_output=True, text=True, check=True
+    )
+    same, other = map(int, done.stdout.split())
+    assert same <= 2 < 10 < other
 
 
 def test_missing_torch_is_one_reason(tmp_path, monkeypatch):

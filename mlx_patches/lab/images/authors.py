@@ -13,10 +13,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from . import pictures, published
 
@@ -82,10 +83,11 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     if "renamed" in one or "transposed" in one:
         rewrite(home / "model.safetensors", one.get("renamed", {}), one.get("transposed", ()))
     processor, default = processors(home)
-    if default is None:
-        check_lanczos(processor.image_processor, metadata.version("torchvision"))
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
+    if default is None:
+        check_lanczos(processor.image_processor, metadata.version("torchvision"))
+        default = resize_columns_first(processor.image_processor)
     seen = watch(model)
     for case in pictures.CASES:
         outcome: dict[str, Any] = {}
@@ -99,7 +101,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{key}"] = numpy(value)
-        if default is not None and pictures.CASES[case].images:
+        if pictures.CASES[case].images:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value
@@ -192,6 +194,26 @@ def processors(home: Path) -> tuple[Any, Any]:
         return processor, None
     processor.image_processor = pil
     return processor, default
+
+
+def resize_columns_first(backend: Any) -> Callable[..., Any]:
+    """The torchvision backend with the other order of Pillow, which takes the cheaper one.
+
+    Lanczos's filter overshoots, and what is clipped between the two passes depends on their order.
+    """
+    from torchvision.transforms.v2 import functional
+
+    whole = functional.resize
+
+    def resize(image: Any, size: Sequence[int], **options: Any) -> Any:
+        high = whole(image, [size[0], image.shape[-1]], **options)
+        return whole(high, list(size), **options)
+
+    def process(**given: Any) -> Any:
+        with mock.patch.object(functional, "resize", resize):
+            return backend(**given)
+
+    return process
 
 
 def process_case(

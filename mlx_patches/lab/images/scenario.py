@@ -208,6 +208,8 @@ class Compared:
         # By case, what `model` found: a share of the scale, or a sentence.
         self.found: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
+        # Whether some pixels are those of transformers' torchvision backend.
+        self.has_default_pixels = False
         for case in pictures.CASES:
             if want.is_refused(case) or not loaded.processor:
                 continue
@@ -263,7 +265,8 @@ class Compared:
 
     def judge(self, off: Mapping[Any, Any]) -> Cell:
         """The cell of stages that start from the release's own pixels."""
-        return verdict(off, EQUAL if self.has_pil else ROUNDED)
+        is_rounded = self.has_default_pixels or not self.has_pil
+        return verdict(off, ROUNDED if is_rounded else EQUAL)
 
     @property
     def differs_without_image(self) -> bool:
@@ -303,6 +306,7 @@ class Compared:
             return Cell(NOT_APPLICABLE, "in another layout, or none")
         if off:
             return Cell(RED, describe_off(off), worst)
+        self.has_default_pixels |= backend > 0
         return Cell(GREEN, f"equal{_BACKEND if backend else ''}", worst)
 
     def model(self, cases: Sequence[str]) -> Cell:
