@@ -306,7 +306,12 @@ SIMPLE: dict[str, dict[str, object]] = {
     "omni-deepstack": {"spread": lambda features, visual: None},
     "minicpm-images": {"FAMILY": "other", "spread": lambda patches, count, size: patches},
     "command-vision-norm": {"TYPE": "other"},
-    "florence2-image-order": {"ORDER": "other", "find_keys": lambda cache: None},
+    "florence2-image-order": {
+        "ORDER": "other",
+        "find_keys": lambda cache: None,
+        "name_tower": lambda vision: vision,
+        "rename": lambda weights: weights,
+    },
     "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
     "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (highest, widest)},
     "paddleocr-images": {"join": lambda made: made[0]},

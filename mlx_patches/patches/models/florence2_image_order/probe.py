@@ -4,8 +4,9 @@ from typing import Any
 
 from ....probes.kit import NotApplicable, Result, Target, module_of, mx
 
-ORDER = ["spatial_avg_pool", "temporal_avg_pool"]
+ORDER, SAVED = ["spatial_avg_pool", "temporal_avg_pool"], "florence_vision"
 WIDTH = 8
+_LENGTHS = ("max_position_embeddings", "max_temporal_embeddings")
 _SIZES = ("decoder_attention_heads", "encoder_attention_heads", "decoder_layers", "encoder_layers")
 
 
@@ -14,13 +15,42 @@ def probe(target: Target) -> Result:
     module: Any = module_of(target)
     if target.name == "LanguageModel.__call__":
         return probe_decoding(module)
+    if target.name == "Model.sanitize":
+        return probe_weights(module)
+    if target.name.startswith("VisionConfig"):
+        tower = module.VisionConfig.from_dict({"model_type": SAVED, "embed_dim": [WIDTH]})
+        return Result(tower.dim_embed != [WIDTH], f"a tower {tower.model_type} {tower.dim_embed}")
     kind = module.ModelConfig
     if "image_feature_source" not in kind.__dataclass_fields__:
         raise NotApplicable("this release's Florence-2 reads no order")
-    config = kind.from_dict(
-        {"vision_config": {"image_feature_source": ORDER}, "text_config": {}, "vocab_size": 8}
+    towers = (
+        {"image_feature_source": ORDER},
+        {"model_type": SAVED, "embed_dim": [WIDTH], **dict.fromkeys(_LENGTHS, WIDTH)},
     )
-    return Result(config.image_feature_source != ORDER, f"{config.image_feature_source} are read")
+    parts = ({"vision_config": tower, "text_config": {}, "vocab_size": 8} for tower in towers)
+    orders = [kind.from_dict(part).image_feature_source for part in parts]
+    return Result(orders != [ORDER] * 2, f"{orders} are read")
+
+
+def probe_weights(module: Any) -> Result:
+    """Red if the weights that transformers saves do not get the names of the model."""
+    tower = "blocks.0.0.spatial_block."
+    names = {
+        "model.vision_tower.convs.0.conv.weight": "vision_tower.convs.0.proj.weight",
+        f"model.vision_tower.{tower}conv1.bias": f"vision_tower.{tower}conv1.fn.dw.bias",
+        f"model.vision_tower.{tower}norm1.bias": f"vision_tower.{tower}window_attn.norm.bias",
+        f"model.vision_tower.{tower}norm2.bias": f"vision_tower.{tower}ffn.norm.bias",
+        f"model.vision_tower.{tower}window_attn.qkv.bias": (
+            f"vision_tower.{tower}window_attn.fn.qkv.bias"
+        ),
+        f"model.vision_tower.{tower}ffn.fc1.bias": f"vision_tower.{tower}ffn.fn.net.fc1.bias",
+        "model.multi_modal_projector.image_projection.weight": "image_projection",
+        "model.language_model.shared.weight": "language_model.model.shared.weight",
+    }
+    found = module.Model.sanitize({name: mx.zeros((2, 3)) for name in names})
+    missing = [name for name in names.values() if name not in found]
+    turned = not missing and found["image_projection"].shape == (3, 2)
+    return Result(not turned, f"lacks {missing}"[:160])
 
 
 def probe_decoding(module: Any) -> Result:
