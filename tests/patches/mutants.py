@@ -304,6 +304,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "gemma-image-blocks": {"show_images": lambda mask, *visual: mask},
     "molmo2-inputs": {"is_molmo": lambda processor: False, "_BILINEAR": None},
     "omni-deepstack": {"spread": lambda features, visual: None},
+    "qwen3-vl-deepstack": {"spread": lambda features, visual: None},
     "minicpm-images": {"FAMILY": "other", "spread": lambda patches, count, size: patches},
     "command-vision-norm": {"TYPE": "other"},
     "florence2-image-order": {

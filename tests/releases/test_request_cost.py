@@ -70,6 +70,7 @@ CONSTANT: dict[str, str] = {
     "granite4-features": ARRAYS,
     "image-rows": ARRAYS,
     "omni-deepstack": ARRAYS,
+    "qwen3-vl-deepstack": ARRAYS,
     "kv-bits-refused": START,
     "roberta-limit": START,
     "vllm-image-cache": "adds an option to a call",

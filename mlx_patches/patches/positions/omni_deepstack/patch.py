@@ -1,25 +1,15 @@
-"""Qwen3-Omni in mlx-vlm reads images wrongly: features for later layers are dropped.
-
-Why: The vision tower also returns features for the first layers of the language model. The
-    embedding step drops them, the language model ignores them, and its layers would add them to
-    other tokens.
-How: The features become an array (rows, tokens, layers, width), with zeros for texts, which the
-    generator pads, slices and joins like any other. Each layer adds those of the tokens fed. A
-    prompt with both images and videos is unchanged.
-Upstream: mlx-vlm 0.6.7 returns and adds them.
-Retire when: No supported release is older than mlx-vlm 0.6.7.
-"""
+"""Features of Qwen3 images for later layers: all but the first layer's are dropped."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Function, Patch, mx, result, support, wrap
+from ....core.verbs import Function, Patch, Target, mx, result, support, wrap
 from ..._shared.image_features import FEATURES, MASK, complete_rows, has_features
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 
-MODEL = "mlx_vlm.models.qwen3_omni_moe"
+MODELS = "mlx_vlm.models"
 # The tower's features in the current embedding step, and those that are being fed.
 _seen: ContextVar[list[Any] | None] = ContextVar("mlx_patches_tower_features", default=None)
 _fed: ContextVar[list[Any] | None] = ContextVar("mlx_patches_fed_features", default=None)
@@ -88,18 +78,59 @@ def add_features(add: Function, model: Any, hidden: Any, visual: Any, features: 
     return hidden + features.astype(hidden.dtype)
 
 
-_LANGUAGE = f"{MODEL}.language:Qwen3VLMoEModel"
-PATCH = Patch(
+def _targets(model: str, embeds: str, layers: str) -> tuple[Target, ...]:
+    """The targets of a family: its embedding step, its tower and its language model."""
+    return (
+        *wrap(f"{MODELS}.{model}.{embeds}.get_input_embeddings", embed_images),
+        *support(
+            *result(f"{MODELS}.{model}.vision:VisionModel.__call__", note_features),
+            *wrap(
+                f"{MODELS}.{model}.language:LanguageModel.__call__",
+                call_with_fed,
+                when=has_features,
+            ),
+            *wrap(f"{MODELS}.{model}.language:{layers}.__call__", pass_features, when=is_feeding),
+            *wrap(
+                f"{MODELS}.{model}.language:{layers}._deepstack_process",
+                add_features,
+                when=is_feeding,
+            ),
+        ),
+    )
+
+
+_ROWS = support(*change_prompts(lambda rows, lengths: complete_rows(rows, lengths), (FEATURES,)))
+OMNI_DEEPSTACK = Patch(
     id="omni-deepstack",
     wrong_solo="qwen3_omni_moe",
+    targets=(*_targets("qwen3_omni_moe", "thinker:Thinker", "Qwen3VLMoEModel"), *_ROWS),
+    doc="""Qwen3-Omni in mlx-vlm reads images wrongly: features for later layers are dropped.
+
+    Why: The vision tower also returns features for the first layers of the language model. The
+        embedding step drops them, the language model ignores them, and its layers would add them to
+        other tokens.
+    How: The features become an array (rows, tokens, layers, width), with zeros for texts, which the
+        generator pads, slices and joins like any other. Each layer adds those of the tokens fed. A
+        prompt with both images and videos is unchanged.
+    Upstream: mlx-vlm 0.6.7 returns and adds them.
+    Retire when: No supported release is older than mlx-vlm 0.6.7.
+    """,
+)
+
+QWEN3_VL_DEEPSTACK = Patch(
+    id="qwen3-vl-deepstack",
+    wrong_solo="qwen3_vl qwen3_vl_moe",
     targets=(
-        *wrap(f"{MODEL}.thinker:Thinker.get_input_embeddings", embed_images),
-        *support(
-            *result(f"{MODEL}.vision:VisionModel.__call__", note_features),
-            *wrap(f"{MODEL}.language:LanguageModel.__call__", call_with_fed, when=has_features),
-            *wrap(f"{_LANGUAGE}.__call__", pass_features, when=is_feeding),
-            *wrap(f"{_LANGUAGE}._deepstack_process", add_features, when=is_feeding),
-            *change_prompts(lambda rows, lengths: complete_rows(rows, lengths), (FEATURES,)),
-        ),
+        *_targets("qwen3_vl", "qwen3_vl:Model", "Qwen3VLModel"),
+        *_targets("qwen3_vl_moe", "qwen3_vl_moe:Model", "Qwen3VLMoEModel"),
+        *_ROWS,
     ),
+    doc="""Qwen3-VL in mlx-vlm 0.4 reads images wrongly: features for later layers are dropped.
+
+    Why: The embedding step replaces the features by the result of ``mx.eval``, which is None. Its
+        layers would add those of the whole batch to each row.
+    How: As for Qwen3-Omni.
+    Upstream: mlx-vlm 0.5.0.
+    Retire when: No supported release is older than mlx-vlm 0.5.0.
+    """,
 )
