@@ -313,6 +313,13 @@ SIMPLE: dict[str, dict[str, object]] = {
         "name_tower": lambda vision: vision,
         "rename": lambda weights: weights,
     },
+    "lfm2-vl-images": {
+        "weigh": FromOld(lambda weigh: lambda count, table: weigh(count, table) * (count == table)),
+        "encode_apart": pass_on,
+        "set_constant": lambda tower, config, /: None,
+        "name_grids": lambda made, images: made,
+        "change_processor": lambda processor, model_path: processor,
+    },
     "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
     "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (highest, widest)},
     "paddleocr-images": {"join": lambda made: made[0]},
