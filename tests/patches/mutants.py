@@ -320,6 +320,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "name_grids": lambda made, images: made,
         "change_processor": lambda processor, model_path: processor,
     },
+    "pixtral-image-sizes": {"SIZES": "other"},
     "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
     "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (highest, widest)},
     "paddleocr-images": {"join": lambda made: made[0]},
