@@ -5,8 +5,6 @@ from contextlib import suppress
 from typing import Any
 from unittest import mock
 
-from PIL import Image
-
 from ....probes.kit import Result, Target, import_module, module_of, mx, require
 
 NUMPY = "Lfm2VlNumpyImageProcessor"
@@ -90,7 +88,8 @@ def probe_prompt(sizes: list[tuple[int, int]]) -> Result:
         image_end_token="<end>",
     )
     tokenize.init_kwargs = {}  # type: ignore[attr-defined]
-    images, text = [Image.new("RGB", size) for size in sizes], ["<image>" * len(sizes)]
+    pictures: Any = import_module("PIL.Image")
+    images, text = [pictures.new("RGB", size) for size in sizes], ["<image>" * len(sizes)]
     with (
         mock.patch.object(utils.AutoProcessor, "from_pretrained", return_value=processor),
         mock.patch(f"{IMAGES}.AutoImageProcessor.from_pretrained"),

@@ -3,9 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from PIL import Image
-
-from ....probes.kit import Result, Target, module_of, require
+from ....probes.kit import Result, Target, import_module, module_of, require
 
 PATCH, MERGED = 14, 2
 SIZES = ((28, 56), (56, 56))  # height and width
@@ -33,7 +31,8 @@ def probe(target: Target) -> Result:
         image_break_token="B",
         image_end_token="E",
     )
-    images = [Image.new("RGB", (width, height)) for height, width in SIZES]
+    pictures: Any = import_module("PIL.Image")
+    images = [pictures.new("RGB", (width, height)) for height, width in SIZES]
     kind = getattr(module_of(target), target.name.partition(".")[0])
     kind.__call__(processor, images=images, text=["I.I"])
     wrong = texts != ["IIE.IIBIIE"] or patches != [PATCH * MERGED]
