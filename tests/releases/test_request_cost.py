@@ -72,6 +72,7 @@ CONSTANT: dict[str, str] = {
     "omni-deepstack": ARRAYS,
     "qwen3-vl-deepstack": ARRAYS,
     "kv-bits-refused": START,
+    "lfm2-vl-images": "changes a new processor; cuts an image into at most 10 tiles",
     "roberta-limit": START,
     "vllm-image-cache": "adds an option to a call",
     "vllm-media-end": "compares two numbers per output; looks for media as the engine does",
