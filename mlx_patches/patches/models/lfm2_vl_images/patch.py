@@ -13,6 +13,7 @@ Retire when: No supported release is older than mlx-vlm 0.7.2.
 """
 
 import itertools
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
@@ -74,17 +75,16 @@ def name_grids(made: Any, images: Any) -> Any:
     grids = iter(made["spatial_shapes"].tolist())
     nested = [[next(grids) for _ in sample] for sample in images if isinstance(sample, list)]
     if nested:
-        made["image_rows"], made["image_cols"], made["image_sizes"] = (
-            [[measure(grid) for grid in sample] for sample in nested]
-            for measure in (lambda grid: grid[0], lambda grid: grid[1], lambda g: g[0] * g[1])
-        )
+        made["image_rows"] = [[high for high, _ in sample] for sample in nested]
+        made["image_cols"] = [[wide for _, wide in sample] for sample in nested]
+        made["image_sizes"] = [[high * wide for high, wide in sample] for sample in nested]
     return made
 
 
 def change_processor(processor: Any, model_path: Any) -> Any:
     """LFM2-VL's processor with tiles or transformers' code; one that tiles is unchanged."""
-    kind, module = type(processor), cast(Any, import_module(_PROCESSING))
-    if kind is not module.Lfm2VlProcessor or hasattr(module, "_get_grid_layout"):
+    kind, module = type(processor), cast(Any, sys.modules.get(_PROCESSING))
+    if kind is not getattr(module, "Lfm2VlProcessor", None) or hasattr(module, "_get_grid_layout"):
         return processor
     change = process_tiles if hasattr(module, NUMPY) else process_as_authors
     if change is process_as_authors:
