@@ -252,6 +252,21 @@ def test_mark_is_a_path_or_a_value(mark, config, is_saved):
     assert (len(shown.cells(config)) == 2) is is_saved
 
 
+@pytest.mark.parametrize(
+    ("model", "verdict"), [(words.GREEN, words.RED), (words.RED, words.NOT_APPLICABLE)]
+)
+def test_release_is_at_fault_if_patches_load_a_folder(model, verdict):
+    load, whole = (f"{scenario.NAME}:a {stage}" for stage in ("load", "model"))
+    refused = "the copy of the lab does not load: ValueError"
+    rows = [
+        {"patched": False, "scenario": load, "verdict": words.NOT_APPLICABLE, "detail": refused},
+        {"patched": True, "scenario": load, "verdict": words.GREEN, "detail": "loads"},
+        {"patched": True, "scenario": whole, "verdict": model, "detail": ""},
+    ]
+    first, *others = measure_images.settle_loads(rows)
+    assert first["verdict"] == verdict and others == rows[1:]
+
+
 def test_missing_image_patch_counts(evidence):
     one = judge_model({"both": "vision"})
     assert "of-blocks" in one.patches
