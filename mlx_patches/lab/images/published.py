@@ -13,6 +13,7 @@ from ..reference import merge, old_rope
 
 Json = dict[str, Any]
 TABLE: Json = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+STOP = "eos_token_id"
 PLAIN = ("<pad>", "<bos>", "<eos>")
 QUESTION = "What is in it? Read 3 words."
 _DROPS = {"no-preprocessor": "preprocessor", "no-processor": "processor", "no-config": "config"}
@@ -50,6 +51,11 @@ def entry(name: str) -> Json:
     made.setdefault("family", name.split()[0])
     made.setdefault("type", made["family"])
     return made
+
+
+def is_respelled(one: Json, other: Json) -> bool:
+    """Whether two configs differ in more than the tokens that end a text."""
+    return {**one, STOP: None} != {**other, STOP: None}
 
 
 def prompt(one: Json, images: int) -> str:

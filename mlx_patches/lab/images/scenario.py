@@ -165,7 +165,7 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
     yield from compared.cells()
     if compared.differs_without_image:
         return
-    if read_config(want, "saved") != read_config(want, "published"):
+    if published.is_respelled(read_config(want, "saved"), read_config(want, "published")):
         try:
             loaded = Loaded(want.folder / "saved", bool(only_model))
         except Exception as error:
