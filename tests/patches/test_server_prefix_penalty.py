@@ -23,3 +23,7 @@ def test_every_penalty_covers_the_cached_tokens(name, held, ungated):
 def test_request_without_penalties_is_unchanged():
     bias = SimpleNamespace(logit_bias={1: 2.0}, repetition_penalty=0.0)
     assert not patch.has_penalties(SimpleNamespace(logits=bias))
+
+
+# A call that the check skips; no probe and no family of the lab makes one.
+SKIPPED = {"server-prefix-penalty": ((SimpleNamespace(logits=SimpleNamespace()),), {})}

@@ -1,5 +1,6 @@
 """A target's ``when`` is False only if its layer returns what the original returns."""
 
+import contextlib
 import importlib
 import inspect
 from collections import Counter
@@ -112,9 +113,12 @@ def list_skipped_calls() -> dict[str, Call]:
     """The calls that checks skip, ``SKIPPED`` in a patch's tests, of patches whose probes and lab
     families make none.
     """
-    checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
-    tests = [load_tests(patch) for patch in checked]
-    return {key: call for one in tests for key, call in getattr(one, "SKIPPED", {}).items()}
+    found: dict[str, Call] = {}
+    for patch in catalogue.builtin():
+        if any(one.when for one in patch.targets):
+            with contextlib.suppress(pytest.skip.Exception):  # tests that need another package
+                found |= getattr(load_tests(patch), "SKIPPED", {})
+    return found
 
 
 def function_of(count: int, answer: Any) -> Callable[..., Any]:
