@@ -84,6 +84,8 @@ class Rows:
     def _like(self, layer: Any) -> Any:
         name = type(layer).__name__
         if name == "ArraysCache":
+            if hasattr(layer, "update_window"):  # such a model does not run with mlx-lm's cache
+                require_names(self.caches.ArraysCache, "update_window")
             return self.caches.ArraysCache(len(layer.cache))
         if name != "KVCache":
             raise NotApplicable(f"the model has a {name}")
