@@ -180,6 +180,6 @@ PATCH = Patch(
         *wrap(f"{MODEL}.vision:VisionModel.__call__", encode_apart),
         *after(f"{MODEL}.vision:VisionModel.__init__", set_constant),
         *result(f"{_PROCESSING}:{NUMPY}.preprocess", name_grids),
-        *result("mlx_vlm.utils:load_processor", change_processor),
+        *result("mlx_vlm.utils:load_processor", change_processor, supports=True),
     ),
 )
