@@ -24,13 +24,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from mlx_patches.evidence.requests import RIGHT
 from mlx_patches.lab.server.client import CHAT
 from mlx_patches.lab.server.contexts import Company, solo, take_turns
 from mlx_patches.lab.server.measure import starting
+from mlx_patches.lab.server.process import each_process
 from mlx_patches.lab.server.runner import Lab
 from mlx_patches.lab.server.walks import JUDGED, LEAVING, Step, Walker
 
@@ -65,7 +65,7 @@ def main() -> None:
         ]
         walkers = [Walker(lab) for lab in labs]
         usable = walkers[1].usable = walkers[0].usable
-        begun = [memory(lab.process.group) for lab in labs]
+        begun = [memory(lab) for lab in labs]
         print(f"{name}: {len(usable)} parameters: {', '.join(usable)}\n", flush=True)
         print("| server | clients | right per second | CPU | p50 | p95 | released | patched |")
         print(f"|{'---|' * 8}", flush=True)
@@ -73,7 +73,7 @@ def main() -> None:
             end = time.monotonic() + options.seconds / len(everyone)
             rounds = list(pairs(walkers, clients, options.rounds, end))
             print(row(name, clients, rounds), flush=True)
-        ended = [memory(lab.process.group) for lab in labs]
+        ended = [memory(lab) for lab in labs]
     print(
         f"\nMB at start and end: released {begun[0]:.0f}, {ended[0]:.0f}; "
         f"patched {begun[1]:.0f}, {ended[1]:.0f}"
@@ -127,10 +127,10 @@ def measure(walker: Walker, clients: int, steps: Sequence[Step]) -> Round:
         way = take_turns if step.action == "turn" else solo
         return way(lab.place(CHAT), walker.known[step.parameter], step.action == "stream")
 
-    begin, used = time.monotonic(), cpu(lab.process.group)
+    begin, used = time.monotonic(), cpu(lab)
     with ThreadPoolExecutor(clients, initializer=lambda: time.sleep(GAP * next(waits))) as pool:
         sent = list(pool.map(send, steps))
-    seconds, used = time.monotonic() - begin, cpu(lab.process.group) - used
+    seconds, used = time.monotonic() - begin, cpu(lab) - used
     right = [
         lab.judge(CHAT, walker.known[step.parameter], company, False)[0] == RIGHT
         for step, company in zip(steps, sent, strict=True)
@@ -144,25 +144,16 @@ def measure(walker: Walker, clients: int, steps: Sequence[Step]) -> Round:
     )
 
 
-def memory(session: int) -> float:
+def memory(lab: Lab) -> float:
     """The resident memory of a server's processes, in MB."""
-    return sum(int(stat[21]) for stat in stats(session)) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    pages = sum(int(stat[21]) for _, stat in each_process(lab.process.group))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def cpu(session: int) -> float:
+def cpu(lab: Lab) -> float:
     """The seconds of CPU time that a server's processes have used."""
-    return sum(int(n) for stat in stats(session) for n in stat[11:15]) / os.sysconf("SC_CLK_TCK")
-
-
-def stats(session: int) -> Iterator[list[str]]:
-    """The fields of /proc/PID/stat from the third on, of each process of a session."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text().rpartition(")")[2].split()
-        except OSError:  # the process has ended meanwhile
-            continue
-        if int(fields[3]) == session:
-            yield fields
+    processes = each_process(lab.process.group)
+    return sum(int(n) for _, stat in processes for n in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def row(name: str, clients: int, rounds: Sequence[tuple[Round, Round]]) -> str:

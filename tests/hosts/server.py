@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from mlx_patches.lab.server.process import Process, free_port, run
+from mlx_patches.lab.server.process import Process, each_process, free_port, run
 
 ANSWER_SECONDS = 60
 # A host gets no more requests after this time.
@@ -65,13 +65,7 @@ def serving(
 
 def resident(group: int) -> int | None:
     """The resident memory of a process group, in bytes; None on a system without /proc."""
-    pages = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            # The command's name, in parentheses, may have spaces.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                pages.append(int(fields[21]))
+    pages = [int(fields[21]) for _, fields in each_process(group)]
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
 
 

@@ -45,13 +45,11 @@ class Process:
         if not self.group or not Path("/proc/self/schedstat").exists():
             return None
         demand = 0
-        for file in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # the process has ended meanwhile
-                # The command's name, in parentheses, may have spaces.
-                if int(file.read_text().rpartition(")")[2].split()[3]) == self.group:
-                    for thread in file.parent.glob("task/*/schedstat"):
-                        ran, waited, _ = map(int, thread.read_text().split())
-                        demand += ran + waited
+        for folder, _ in each_process(self.group):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                for thread in folder.glob("task/*/schedstat"):
+                    ran, waited, _ = map(int, thread.read_text().split())
+                    demand += ran + waited
         return demand / 1e9
 
     def text(self, start: int = 0) -> str:
@@ -61,6 +59,16 @@ class Process:
     def last_line(self) -> str:
         plain = re.sub(r"\x1b\[[\d;]*m", "", self.text())
         return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
+
+
+def each_process(group: int) -> Iterator[tuple[Path, list[str]]]:
+    """The folder in /proc of each process of a group's session, and its ``stat`` after the name."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            # The command's name, in parentheses, may have spaces.
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == group:
+                yield file.parent, fields
 
 
 def is_running(number: int) -> bool:
