@@ -41,7 +41,8 @@ def end_at_stops(
 
     def stop_row(stop: str) -> None:
         context.stop()
-        if budget := getattr(generator, "_time_budget", None):
+        budget = getattr(generator, "_time_budget", None)
+        if budget and not budget._is_distributed:
             budget.steps_left = 1  # in which the server sees the stop
 
     return context, cut_at_stops(responses, stops, stop_row, reason)
@@ -49,8 +50,9 @@ def end_at_stops(
 
 def end_steps(self: Any, /) -> None:
     """Let the time for decode steps end, if a row was stopped a step ago."""
-    if (left := self.__dict__.pop("steps_left", None)) and not self._is_distributed:
-        self.steps_left = left - 1
+    left = vars(self).pop("steps_left", None)
+    if left:
+        self.steps_left = 0
     elif left == 0:
         self._start = 0.0
 
