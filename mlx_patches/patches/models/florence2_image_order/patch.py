@@ -49,7 +49,9 @@ _GIVEN = {
 
 def read_order(params: Params) -> Params:
     """The content of a Florence-2 config, with the fields at its top that published ones have."""
-    vision = params.get("vision_config") or {}
+    vision = params.get("vision_config")
+    if not isinstance(vision, dict):
+        return params
     if vision.get("model_type") == SAVED:
         rows, frames = vision["max_position_embeddings"], vision["max_temporal_embeddings"]
         saved = {
