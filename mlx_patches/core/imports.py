@@ -43,4 +43,5 @@ def name_of_main() -> str:
 def find_module(name: str) -> ModuleType | None:
     """The module of this name if it is imported and complete; else None."""
     module = sys.modules.get(name)
+    # Lazy loaders and test doubles put other things into sys.modules.
     return module if isinstance(module, type(sys)) and complete(module) else None

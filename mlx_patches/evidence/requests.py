@@ -19,7 +19,7 @@ BAD = (WRONG, IGNORED)
 SOLO, JOINS = "solo", "joins another"
 STREAMED = {"streamed", "joined by another"}
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "xtc"}
-# The kinds of wrong answers, and what the patches do about them; each begins with the worst.
+# Kinds of wrong answers, then states of their repair; the worst is first in each.
 KINDS = (
     "wrong: {}",
     "wrong if streamed: {}",
@@ -75,10 +75,10 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def find_state(contexts: list[str], patched: list[Any] | None) -> str:
-    """What the patches do about the wrong answers to a parameter.
+    """Whether the patches repair a parameter's wrong answers: one of ``STATES``.
 
     Args:
-        contexts: where they are wrong; empty if everywhere.
+        contexts: where the answers are wrong; empty if everywhere.
         patched: the parameter's row with the patches; None if all its answers are right.
     """
     verdict, others = (patched[2], patched[3]) if patched else (RIGHT, [])
