@@ -86,37 +86,34 @@ class Watcher:
 
     def _follow(self, spec: ModuleSpec) -> None:
         import copy
+        import functools
 
         loader = spec.loader
         if loader is None or not hasattr(loader, "exec_module"):
             return
         try:
-            followed = copy.copy(loader)  # a loader may serve many modules (zipimport)
-
-            def exec_module(module: ModuleType) -> None:
-                loader.exec_module(module)
-                self._notify(module)
-
-            followed.exec_module = exec_module  # type: ignore[method-assign]
+            followed: Any = copy.copy(loader)  # a loader may serve many modules (zipimport)
+            # No closures: a host may collect garbage after each request, and this is per module.
+            followed.exec_module = functools.partial(Watcher._exec_module, self, loader)
             if hasattr(loader, "get_code"):
-                followed.get_code = self._main_code(loader)  # type: ignore[attr-defined]
+                followed.get_code = functools.partial(Watcher._get_code, self, loader)
             spec.loader = followed
         except Exception:
             _warn(f"mlx_patches cannot follow the import of {spec.name}")
 
-    def _main_code(self, loader: Any) -> Callable[[str], CodeType | None]:
-        """The ``get_code`` by which ``python -m`` and ``runpy`` run a module."""
+    def _exec_module(self, loader: Any, module: ModuleType) -> None:
+        loader.exec_module(module)
+        self._notify(module)
 
-        def get_code(name: str) -> CodeType | None:
-            from .main_module import code_of  # parses: only if a module is run
+    def _get_code(self, loader: Any, name: str) -> CodeType | None:
+        """The code by which ``python -m`` and ``runpy`` run a module."""
+        from .main_module import code_of  # parses: only if a module is run
 
-            code = code_of(name, loader)
-            as_main[name] = code is not None
-            if code is None:
-                self.in_copy(name)
-            return code or loader.get_code(name)
-
-        return get_code
+        code = code_of(name, loader)
+        as_main[name] = code is not None
+        if code is None:
+            self.in_copy(name)
+        return code or loader.get_code(name)
 
     def _notify(self, module: ModuleType) -> None:
         ended.add(id(module))

@@ -163,17 +163,16 @@ def replace_function(build: Factory) -> Factory:
     It accepts functions, class methods, static methods and properties (the getter is replaced).
     """
 
-    def bind(original: Any) -> Any:
-        return functools.update_wrapper(build(original), original, _COPIED)
+    return functools.partial(_replace, build)  # no closures: a collection of garbage costs less
 
-    def factory(original: Any) -> Any:
-        if isinstance(original, property):
-            return property(bind(original.fget), original.fset, original.fdel, original.__doc__)
-        if isinstance(original, (classmethod, staticmethod)):
-            return type(original)(bind(original.__func__))
-        return bind(original)
 
-    return factory
+def _replace(build: Factory, original: Any) -> Any:
+    if isinstance(original, property):
+        getter = _replace(build, original.fget)
+        return property(getter, original.fset, original.fdel, original.__doc__)
+    if isinstance(original, (classmethod, staticmethod)):
+        return type(original)(_replace(build, original.__func__))
+    return functools.update_wrapper(build(original), original, _COPIED)
 
 
 class Attribute(property):
