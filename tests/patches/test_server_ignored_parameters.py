@@ -74,8 +74,9 @@ def test_error_names_the_parameter_and_the_remedy(server):
         ({"logit_bias": {"3": 1e39}}, "logit_bias: '1e+39' is not a number up to 3e+38"),
         ({"top_logprobs": 3}, "top_logprobs: needs logprobs; set it to true"),
         ({"top_logprobs": True, "logprobs": True}, "top_logprobs: not a number"),
-        ({"temperature": float("nan")}, "temperature: not a number"),
-        ({"presence_penalty": float("-inf")}, "presence_penalty: not a number"),
+        ({"temperature": float("nan")}, "temperature: not a number up to 9e+18"),
+        ({"repetition_penalty": 10**30}, "repetition_penalty: not a number up to 9e+18"),
+        ({"presence_penalty": float("-inf")}, "presence_penalty: not a number up to 9e+18"),
     ],
 )
 def test_invalid_values_are_refused(sent, fault, server):

@@ -14,7 +14,6 @@ Retire when: The server honours or refuses these parameters.
 """
 
 import json
-import math
 from typing import Any
 
 from ....core.verbs import Function, Patch, refusal, wrap
@@ -58,6 +57,8 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "repeat_penalty": (1,),
     "truncate_prompt_tokens": (),
 }
+# MLX turns an integer into one of 64 bits.
+LARGEST = 9e18
 TEMPLATE = ("enable_thinking", "reasoning_effort")
 
 
@@ -76,7 +77,7 @@ def check_parameters(validate: Function, handler: Any) -> None:
             f" or set it to {json.dumps(one)}" for one in IGNORED[name][:1]
         )
         raise refusal(BadRequest(f"{name} is not supported by mlx_lm.server: {remedy}"))
-    fault = find_bias_fault(body.get("logit_bias")) or find_top_fault(body) or find_nan(body)
+    fault = find_bias_fault(body.get("logit_bias")) or find_top_fault(body) or find_overflow(body)
     if fault:
         raise refusal(BadRequest(fault))
     if body.get("tool_choice") == "none":
@@ -102,10 +103,11 @@ def find_top_fault(body: dict[str, Any]) -> str:
     return "top_logprobs: needs logprobs; set it to true" if needs else ""
 
 
-def find_nan(body: dict[str, Any]) -> str:
-    """Which number of a request is NaN or infinite, which Python reads as JSON; empty if none."""
-    names = [name for name, value in body.items() if isinstance(value, float)]
-    return next((f"{one}: not a number" for one in names if not math.isfinite(body[one])), "")
+def find_overflow(body: dict[str, Any]) -> str:
+    """Which number of a request MLX cannot hold, such as NaN; empty if it can hold all."""
+    names = [name for name, value in body.items() if isinstance(value, (int, float))]
+    wrong = next((one for one in names if not abs(body[one]) <= LARGEST), "")
+    return wrong and f"{wrong}: not a number up to {LARGEST:g}"
 
 
 def find_ignored(body: dict[str, Any]) -> list[str]:
