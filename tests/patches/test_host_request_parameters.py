@@ -103,12 +103,19 @@ PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
         *(("seed", one) for one in (1.5, "x", NAN, {})),
         *(("top_p", one) for one in (-0.1, 1.5)),
         *(("max_completion_tokens", one) for one in (-1, 1.5)),
+        *(("max_tokens", one) for one in (0, -1, 1.5, "x", [], {}, True)),
+        *(("max_output_tokens", one) for one in (0, "")),
         *(("logit_bias", one) for one in ({"a": 1}, {"3": None}, {"3": NAN}, [1])),
         *(("stop", one) for one in (5, [5], [[""]])),
         *(("tools", one) for one in ("x", [1], [None])),
         ("messages", []),
         ("prompt", []),
-        ("tool_choice", {"type": "function", "function": 5}),
+        *(
+            ("tool_choice", {"type": "function"} | one)
+            for one in ({}, {"function": 5}, {"function": {"name": "absent"}}, {"name": "absent"})
+        ),
+        ("tool_choice", {"type": "tool", "name": "absent"}),
+        ("frequency_penalty", 10**30),
         ("model", "a" * 256),
         ("response_format", {"type": "json_schema"}),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}),
@@ -152,7 +159,23 @@ def test_values_with_a_meaning_are_read(package, ungated):
         ],
     }
     body = read(TARGET, package, **sent)
-    assert body == sent
+    assert body == sent | {"temperature": 0.5}
+    for tool, choice in (
+        ({"type": "function", "function": {"name": "f"}}, {"function": {"name": "f"}}),
+        ({"type": "function", "name": "f"}, {"name": "f"}),
+    ):
+        sent = {"tools": [tool], "tool_choice": {"type": "function"} | choice}
+        assert read(TARGET, package, **sent) == sent
+    body = read(TARGET, package, max_tokens="5", temperature=3)
+    assert body == {"max_tokens": 5, "temperature": 3}
+
+
+def test_mlx_vlm_cannot_repeat_a_higher_temperature_in_a_response(ungated):
+    ungated("host-request-parameters")
+    assert read(TARGET, "mlx_vlm", input="a", temperature=2)["temperature"] == 2
+    for hot in (2.5, "2.5"):
+        with pytest.raises(ValueError, match=r"^temperature: /v1/responses"):
+            read(TARGET, "mlx_vlm", input="a", temperature=hot)
 
 
 def test_body_that_is_no_object_is_refused(ungated):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any
 
@@ -19,7 +19,11 @@ _NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("top_p", "min_p", "typical_p"), (0, 1, False)),
     **dict.fromkeys(("xtc_probability", "xtc_threshold"), (0, 1, False)),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), (-LARGEST, LARGEST, False)),
-    **dict.fromkeys(("max_completion_tokens", "n", "top_logprobs"), (0, math.inf, True)),
+    **dict.fromkeys(("n", "top_logprobs"), (0, math.inf, True)),
+    # mlx_vlm.server makes its own limit of 0, and one of the least of a negative number.
+    **dict.fromkeys(
+        tuple(f"max_{one}tokens" for one in ("", "completion_", "output_")), (1, math.inf, True)
+    ),
     **dict.fromkeys(
         tuple(f"{one}_context_size" for one in ("repetition", "presence", "frequency")),
         (0, math.inf, True),
@@ -48,7 +52,8 @@ def find_value_fault(body: Any) -> str:
     """What is wrong with the first such value of a request's body; empty if none is."""
     if not isinstance(body, dict):
         return "the body is not a JSON object"
-    return next(filter(None, (find_fault(*field) for field in body.items())), "")
+    fault = next(filter(None, (find_fault(*field) for field in body.items())), "")
+    return fault or find_choice_fault(body.get("tool_choice"), body.get("tools") or ())
 
 
 def find_fault(name: str, value: Any) -> str:
@@ -72,8 +77,7 @@ def find_fault(name: str, value: Any) -> str:
     if name in ("stop", "stop_sequences"):
         return find_stop_fault(value)
     if name == "tool_choice":
-        named = value.get("function", {}) if isinstance(value, dict) else {}
-        right = isinstance(value, (str, dict)) and isinstance(named, dict)
+        right = isinstance(value, (str, dict))
         return "" if right else "tool_choice: neither a text nor an object that names a function"
     if name == "model":  # it may be a path
         right = isinstance(value, str) and max(map(len, value.split("/"))) <= _LONGEST
@@ -82,6 +86,17 @@ def find_fault(name: str, value: Any) -> str:
         return find_format_fault(value)
     right = name != "tools" or (isinstance(value, list) and all(isinstance(t, dict) for t in value))
     return "" if right else "tools: not a list of objects"
+
+
+def find_choice_fault(choice: Any, tools: Iterable[Mapping[str, Any]]) -> str:
+    """What is wrong with a ``tool_choice`` that names a tool; its type is right."""
+    if not isinstance(choice, dict) or choice.get("type") not in ("function", "tool"):
+        return ""
+    named, *known = (
+        one["function"].get("name") if isinstance(one.get("function"), dict) else one.get("name")
+        for one in (choice, *tools)
+    )
+    return "" if named and named in known else f"tool_choice: no tool is named {str(named)[:50]!r}"
 
 
 def is_deep(value: Any) -> bool:
@@ -105,6 +120,16 @@ def find_number_fault(name: str, value: Any) -> str:
         return ""
     kind = "whole number" if is_whole else "number"
     return f"{name}: {str(value)[:20]!r} is not a {kind} from {least:g} to {most:g}"
+
+
+def read_numbers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that a body has as texts: a server may read them without converting them."""
+    texts = [name for name in _NUMBERS if isinstance(body.get(name), str)]
+    return {
+        name: (int if _NUMBERS[name][2] else float)(float(body[name]))
+        for name in texts
+        if not find_number_fault(name, body[name])
+    }
 
 
 def find_format_fault(form: Any) -> str:

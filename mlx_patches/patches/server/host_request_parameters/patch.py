@@ -30,7 +30,7 @@ from ....core.errors import is_refusal
 from ....core.verbs import Function, Patch, before, wrap
 from ..._shared.refusals import answer, client_error
 from ..._shared.request_fields import FIELDS
-from ..._shared.request_values import find_value_fault, has_media
+from ..._shared.request_values import find_value_fault, has_media, read_numbers
 
 _BOTH = (
     *("best_of", "echo", "suffix", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
@@ -82,6 +82,7 @@ async def read_body(read: Function, request: Any) -> Any:
         raise client_error(f"the body is not JSON: {error}") from None
     is_read = isinstance(body, dict) and any(one in name for one in _ENDPOINTS)
     if is_read:
+        body |= read_numbers(body)
         check_fields(body, package)
     fault = find_value_fault(body)
     if not fault and package == "vllm_mlx" and has_media(body) and not takes_media():
@@ -110,6 +111,10 @@ def check_fields(body: dict[str, Any], package: str) -> None:
     for name in sorted((IGNORED[package] | bias).intersection(body)):
         if body[name] and body[name] != _NEUTRAL.get(name):
             raise client_error(f"{name}: not supported by {SERVERS[package]}; remove it")
+    hot = body.get("temperature")
+    if package == "mlx_vlm" and "input" in body and isinstance(hot, float | int) and hot > 2:
+        # The server repeats it in an answer that allows no more.
+        raise client_error("temperature: /v1/responses of mlx_vlm.server allows no more than 2")
     items = body.get("input") if package == "vllm_mlx" else ()
     for item in items if isinstance(items, list) else ():
         for part in (item.get("content") if isinstance(item, dict) else None) or ():

@@ -17,7 +17,7 @@ import json
 from typing import Any
 
 from ....core.verbs import Function, Patch, refusal, wrap
-from ..._shared.request_fields import find_bias_fault
+from ..._shared.request_fields import LARGEST, find_bias_fault
 
 # Parameters that the server does not implement, and the values that change nothing.
 IGNORED: dict[str, tuple[Any, ...]] = {
@@ -57,8 +57,6 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "repeat_penalty": (1,),
     "truncate_prompt_tokens": (),
 }
-# MLX turns an integer into one of 64 bits.
-LARGEST = 9e18
 TEMPLATE = ("enable_thinking", "reasoning_effort")
 
 
