@@ -115,9 +115,10 @@ PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
             for one in ({}, {"function": 5}, {"function": {"name": "absent"}}, {"name": "absent"})
         ),
         ("tool_choice", {"type": "tool", "name": "absent"}),
+        ("tool_choice", {}),
         ("frequency_penalty", 10**30),
         ("model", "a" * 256),
-        ("response_format", {"type": "json_schema"}),
+        *(("response_format", {"type": one}) for one in ("json_schema", "x", 5, [])),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}),
         ("messages", [{"role": "user"}]),
         *(
@@ -150,6 +151,7 @@ def test_values_with_a_meaning_are_read(package, ungated):
         "top_p": 0,
         "seed": -1,
         "presence_penalty": -2,
+        "response_format": {},
         "stop": [""],
         "tools": [],
         "messages": [

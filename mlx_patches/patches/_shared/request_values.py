@@ -33,6 +33,8 @@ _NUMBERS: Mapping[str, tuple[float, float, bool]] = {
 # Characters in the name of a file.
 _LONGEST = 255
 _DEEPEST = 200
+# mlx-vlm has another name for ``json_object``.
+_FORMATS = (None, "text", "object", "json_object", "json_schema")
 _TEXTS = ("text", "input_text", "output_text")
 MEDIA = frozenset(
     {"image", "image_url", "input_image", "input_audio", "audio", "audio_url"}
@@ -77,8 +79,12 @@ def find_fault(name: str, value: Any) -> str:
     if name in ("stop", "stop_sequences"):
         return find_stop_fault(value)
     if name == "tool_choice":
-        right = isinstance(value, (str, dict))
-        return "" if right else "tool_choice: neither a text nor an object that names a function"
+        kind = value.get("type") if isinstance(value, dict) else value
+        return (
+            ""
+            if isinstance(kind, str)
+            else "tool_choice: neither a text nor an object that names a function"
+        )
     if name == "model":  # it may be a path
         right = isinstance(value, str) and max(map(len, value.split("/"))) <= _LONGEST
         return "" if right else f"model: not a name of at most {_LONGEST} characters"
@@ -135,7 +141,10 @@ def read_numbers(body: Mapping[str, Any]) -> dict[str, Any]:
 def find_format_fault(form: Any) -> str:
     if not isinstance(form, dict):
         return "response_format: not an object"
-    if form.get("type") != "json_schema":
+    kind = form.get("type")
+    if kind not in _FORMATS:
+        return f"response_format: {str(kind)[:20]!r} is not a type of it"
+    if kind != "json_schema":
         return ""
     nested = form if "schema" in form else form.get("json_schema")
     right = isinstance(nested, dict) and isinstance(nested.get("schema", {}), dict)
