@@ -23,7 +23,7 @@ TARGET = patch.PATCH.targets[0]
     [
         {"n": 1, "best_of": 1, "logprobs": False, "top_logprobs": 0, "typical_p": 1.0},
         {"user": "me", "store": True, "metadata": {"n": 2}, "service_tier": "auto"},
-        {"echo": False, "suffix": None, "guided_json": None, "functions": []},
+        {"echo": False, "suffix": "", "functions": []},
         {"max_tokens": 5, "temperature": 0.5, "seed": 7},
     ],
 )
@@ -65,7 +65,7 @@ def test_parts_that_are_dropped_are_refused(ungated):
         assert read(TARGET, "mlx_vlm", **sent) == sent
         with pytest.raises(ValueError, match=f"^{kind}: .*only reads text; remove it"):
             read(TARGET, "vllm_mlx", **sent)
-    for given in ("hi", ["hi"], [[1, 2]], None, [{"role": "user", "content": "hi"}]):
+    for given in ("hi", ["hi"], [[1, 2]], [{"role": "user", "content": "hi"}]):
         assert read(TARGET, "vllm_mlx", input=given) == {"input": given}
 
 
@@ -168,6 +168,7 @@ def test_values_with_a_meaning_are_read(package, ungated):
     ):
         sent = {"tools": [tool], "tool_choice": {"type": "function"} | choice}
         assert read(TARGET, package, **sent) == sent
+    assert read(TARGET, package, temperature=None, user=None, top_k=3) == {"top_k": 3}
     body = read(TARGET, package, max_tokens="5", temperature=3)
     assert body == {"max_tokens": 5, "temperature": 3}
 

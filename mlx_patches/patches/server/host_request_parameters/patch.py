@@ -13,8 +13,9 @@ Why: They read only the fields that they know, and drop the others: ``n``, ``min
 How: In each body that an endpoint for answers or embeddings reads, a parameter that the server
     knows by another name or form gets it. One that the server cannot follow, and a value that makes
     no sense, is refused with status 400; the message names it. A value without effect, such as
-    ``n: 1``, and fields that describe the request, such as ``user``, are accepted. Embeddings are
-    base64 if ``encoding_format`` is. This depends on two names of Starlette and FastAPI.
+    ``n: 1``, and fields that describe the request, such as ``user``, are accepted. A null field is
+    absent. Embeddings are base64 if ``encoding_format`` is. This depends on two names of Starlette
+    and FastAPI.
 Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
 Retire when: The servers refuse fields that they do not read.
 """
@@ -143,7 +144,8 @@ def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
         changes["chat_template_kwargs"] = {"enable_thinking": thinking, **given}
     if package in ("app", "rapid_mlx"):
         changes |= constrain_objects(body)
-    return {**body, **changes} if changes else body
+    # In these APIs null means that a field is absent; mlx_vlm.server refuses it.
+    return {name: value for name, value in (body | changes).items() if value is not None}
 
 
 async def answer_request(call: Function, **arguments: Any) -> Any:
