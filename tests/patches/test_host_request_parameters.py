@@ -107,7 +107,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "a.png"}}
         *(("max_output_tokens", one) for one in (0, "")),
         *(("logit_bias", one) for one in ({"a": 1}, {"3": None}, {"3": NAN}, [1])),
         *(("stop", one) for one in (5, [5], [[""]])),
-        *(("tools", one) for one in ("x", [1], [None])),
+        *(("tools", one) for one in ("x", [1], [None], [{"function": 5}])),
         ("messages", []),
         ("prompt", []),
         *(

@@ -90,8 +90,13 @@ def find_fault(name: str, value: Any) -> str:
         return "" if right else f"model: not a name of at most {_LONGEST} characters"
     if name == "response_format":
         return find_format_fault(value)
-    right = name != "tools" or (isinstance(value, list) and all(isinstance(t, dict) for t in value))
+    tools = value if name == "tools" else []
+    right = isinstance(tools, list) and all(map(is_tool, tools))
     return "" if right else "tools: not a list of objects"
+
+
+def is_tool(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("function", {}), dict)
 
 
 def find_choice_fault(choice: Any, tools: Iterable[Mapping[str, Any]]) -> str:
