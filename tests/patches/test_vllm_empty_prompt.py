@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import pytest
 
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, answer_beside
 from mlx_patches.probes.vllm_scheduler import Server, build_llama
 
@@ -65,3 +68,18 @@ def test_tokenized_request_is_not_tokenized_again(model):
     request.prompt, request.prompt_token_ids = "", [5, 9]
     server.scheduler.add_request(request)
     assert list(server.scheduler.waiting) == [request]
+
+
+def test_empty_prompt_with_images_is_not_refused():
+    """Rapid-MLX's scheduler adds the tokens of the images later."""
+    scheduler = SimpleNamespace(processor=SimpleNamespace(encode=list))
+    patch.refuse_empty_media(scheduler, "", ["a.png"], None)
+    patch.refuse_empty_media(scheduler, "a", None, None)
+    with pytest.raises(Exception, match="the prompt has no tokens"):
+        patch.refuse_empty_media(scheduler, "", None, [])
+
+
+def test_messages_with_text_are_unchanged():
+    messages = [{"role": "user", "content": "a"}]
+    assert patch.leave_a_message(messages) is messages
+    assert patch.leave_a_message([]) == [{"role": "user", "content": ""}]
