@@ -97,6 +97,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "refuse_images": lambda msg: None,
     },
     "host-request-templates": {"check_body": lambda body: None},
+    "host-tool-results": {"join_texts": lambda result: result},
     "host-schema-refs": {
         "check_body": lambda body: None,
         "check_caller": lambda address: None,

@@ -13,10 +13,15 @@ _HOSTS = RELEASES | {"app"}
 _LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrtu])')
 
 
+def find_host(request: Any) -> str:
+    """The import package of the host that a request is for; empty for another application."""
+    package = getattr(request.scope.get("endpoint"), "__module__", "").partition(".")[0]
+    return package if package in _HOSTS else ""
+
+
 async def read_checked(read: Callable[..., Any], request: Any, check: Callable[[Any], None]) -> Any:
     """Starlette's ``Request.json`` for the endpoints of hosts, with a check of the body."""
-    endpoint = request.scope.get("endpoint")
-    if getattr(endpoint, "__module__", "").partition(".")[0] not in _HOSTS:
+    if not find_host(request):
         return await read(request)
     try:
         body = await read(request)

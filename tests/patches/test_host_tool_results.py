@@ -1,0 +1,75 @@
+"""``host-tool-results``: texts stay after the results of tools, and results become texts."""
+
+import pytest
+
+from mlx_patches.patches.server.host_tool_results import patch
+from mlx_patches.patches.server.host_tool_results.probe import read
+
+pytest.importorskip("starlette.requests")
+TARGET = patch.PATCH.targets[0]
+RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "7"}
+OTHER = {"type": "tool_result", "tool_use_id": "2"}
+TEXT = {"type": "text", "text": "a"}
+PICTURE = {"type": "image", "source": {"type": "url", "url": "a.png"}}
+PARTS = [TEXT, {"type": "output_text", "text": "b"}]
+
+
+@pytest.fixture(autouse=True)
+def _applied(ungated):
+    ungated("host-tool-results")
+
+
+@pytest.mark.parametrize("package", ["mlx_vlm", "vllm_mlx", "rapid_mlx", "app"])
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ([RESULT, TEXT], [[RESULT], [TEXT]]),
+        ([RESULT, OTHER, PICTURE, TEXT], [[RESULT, OTHER], [PICTURE, TEXT]]),
+        ([TEXT, RESULT, TEXT], [[TEXT], [RESULT], [TEXT]]),
+        ([RESULT, OTHER], [[RESULT, OTHER]]),
+        ([PICTURE, TEXT], [[PICTURE, TEXT]]),
+        ([], [[]]),
+        ("a", ["a"]),
+        ([5, RESULT], [[5], [RESULT]]),
+        (None, [None]),
+    ],
+)
+def test_message_is_split_between_results_and_other_parts(package, content, wanted):
+    message = {"role": "user", "name": "me", "content": content}
+    found = read(TARGET, package, messages=[message, "x"], model="m")
+    parts = [{"role": "user", "name": "me", "content": one} for one in wanted]
+    assert found == {"messages": [*parts, "x"], "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "item", "field", "is_joined"),
+    [
+        ("vllm_mlx", "messages", {"role": "tool"}, "content", True),
+        ("vllm_mlx", "input", {"type": "function_call_output"}, "output", True),
+        ("rapid_mlx", "input", {"type": "function_call_output"}, "output", True),
+        ("rapid_mlx", "messages", {"role": "tool"}, "content", False),
+        ("mlx_vlm", "messages", {"role": "tool"}, "content", False),
+        ("vllm_mlx", "messages", {"role": "user"}, "content", False),
+    ],
+)
+def test_result_in_parts_becomes_a_text(package, name, item, field, is_joined):
+    sent = item | {field: PARTS}
+    found = read(TARGET, package, **{name: [sent]})
+    assert found == {name: [item | {field: "a\nb"} if is_joined else sent]}
+
+
+@pytest.mark.parametrize("result", ["7", None, [], [5], [PICTURE, TEXT], [{"type": "text"}], {}])
+def test_other_results_are_unchanged(result):
+    sent = {"messages": [{"role": "tool", "content": result}]}
+    wanted = "" if result == [] else result
+    assert read(TARGET, "vllm_mlx", **sent)["messages"][0]["content"] == wanted
+
+
+@pytest.mark.parametrize("sent", [{"messages": 5}, {"input": "a"}, {"prompt": ["a"]}])
+def test_bodies_without_messages_are_unchanged(sent):
+    assert read(TARGET, "vllm_mlx", **sent) == sent
+
+
+def test_other_applications_read_their_bodies():
+    sent = {"messages": [{"role": "user", "content": [RESULT, TEXT]}]}
+    assert read(TARGET, "own_app", **sent) == sent
