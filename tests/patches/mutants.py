@@ -97,7 +97,11 @@ SIMPLE: dict[str, dict[str, object]] = {
         "refuse_images": lambda msg: None,
     },
     "host-request-templates": {"check_body": lambda body: None},
-    "host-tool-results": {"join_texts": lambda result: result},
+    "host-tool-results": {
+        "is_blind": lambda kind, host: False,
+        "join_texts": lambda parts: parts,
+        "split_item": lambda item: [item],
+    },
     "host-schema-refs": {
         "check_body": lambda body: None,
         "check_caller": lambda address: None,

@@ -1,4 +1,7 @@
-"""``host-tool-results``: texts stay after the results of tools, and results become texts."""
+"""``host-tool-results``: nothing of a tool's result is lost or moves."""
+
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +61,47 @@ def test_result_in_parts_becomes_a_text(package, name, item, field, is_joined):
     assert found == {name: [item | {field: "a\nb"} if is_joined else sent]}
 
 
-@pytest.mark.parametrize("result", ["7", None, [], [5], [PICTURE, TEXT], [{"type": "text"}], {}])
+def user(*parts):
+    return {"role": "user", "content": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("package", "result", "field"),
+    [
+        ("mlx_vlm", {"role": "tool"}, "content"),
+        ("mlx_vlm", {"type": "function_call_output"}, "output"),
+        ("vllm_mlx", {"role": "tool"}, "content"),
+        ("rapid_mlx", {"type": "function_call_output"}, "output"),
+    ],
+)
+def test_images_follow_the_results_that_a_server_would_drop(package, result, field):
+    name = "messages" if field == "content" else "input"
+    sent = [result | {field: [PICTURE, TEXT]}, result | {field: [PICTURE]}, user(TEXT)]
+    found = read(TARGET, package, **{name: sent})[name]
+    results = [result | {field: "a"}, result | {field: ""}]
+    assert found == [*results, user(PICTURE, PICTURE), user(TEXT)]
+    last = read(TARGET, package, **{name: sent[1:2]})[name]
+    assert last == [results[1], user(PICTURE)]
+
+
+def test_images_in_a_message_of_results():
+    results = [RESULT | {"content": [TEXT, PICTURE]}, OTHER]
+    found = read(TARGET, "vllm_mlx", messages=[user(*results, TEXT)])["messages"]
+    assert found == [user(RESULT | {"content": "a"}, OTHER), user(PICTURE), user(TEXT)]
+    # These servers read them.
+    for package in ("mlx_vlm", "rapid_mlx"):
+        sent = {"messages": [user(*results)]}
+        assert read(TARGET, package, **sent) == sent
+
+
+def test_one_engine_of_vllm_mlx_reads_the_images_of_tools(monkeypatch):
+    engine = type("SimpleEngine", (), {})()
+    monkeypatch.setitem(sys.modules, "vllm_mlx.server", SimpleNamespace(_engine=engine))
+    sent = {"messages": [{"role": "tool", "content": [PICTURE, TEXT]}]}
+    assert read(TARGET, "vllm_mlx", **sent) == sent
+
+
+@pytest.mark.parametrize("result", ["7", None, [], [5], [{"type": "text"}], {}])
 def test_other_results_are_unchanged(result):
     sent = {"messages": [{"role": "tool", "content": result}]}
     wanted = "" if result == [] else result
