@@ -152,7 +152,7 @@ def audit(
     elif form == "sarif":
         click.echo(formats.sarif(reports, codes))
     elif is_set("quiet"):
-        click.echo("\n".join(map(screen.verdict, reports)))
+        click.echo("\n".join(map(screen.brief, reports)))
     else:
         for number, (one, own) in enumerate(zip(reports, codes, strict=True)):
             click.echo("\n" * bool(number), nl=False)

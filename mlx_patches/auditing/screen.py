@@ -69,6 +69,14 @@ def verdict(report: Audit) -> str:
     return f"{whose}Nothing to do: {state}"
 
 
+def brief(report: Audit) -> str:
+    """The verdict; with a model, also the problems besides it that decide the exit code."""
+    if report.model is None or report.unaudited:
+        return verdict(report)
+    unmet = report.host_report.advice if report.host_report and report.host_report.unmet else ""
+    return "\n".join(filter(None, (verdict(report), *report.problems, *report.unknown, unmet)))
+
+
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
     """The lines of the screen, at most ``height`` unless that is None."""
     head, facts = top(report, width)
