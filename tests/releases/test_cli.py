@@ -74,6 +74,13 @@ def test_audit_reads_the_evidence_of_installed_releases():
     assert not [name for name in opened if not name.startswith(installed)]
 
 
+def test_list_reads_no_evidence():
+    code = OPENED.replace("audit()", "auditing.listing.list_patches()")
+    code = code.replace("import mlx_patches\n", "import mlx_patches.auditing.listing\n")
+    done = python("-P", "-c", code)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
 def screens():
     """The audit's output for the environment and for some of its models."""
     for model in ([], ["--model", "gemma3"], ["--model", "qwen3"], ["--model", "llama4"]):
