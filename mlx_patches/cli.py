@@ -152,7 +152,7 @@ def audit(
     elif form == "sarif":
         click.echo(formats.sarif(reports, codes))
     elif is_set("quiet"):
-        click.echo("\n".join(map(screen.verdict, reports)))
+        click.echo("\n".join(map(screen.brief, reports)))
     else:
         for number, (one, own) in enumerate(zip(reports, codes, strict=True)):
             click.echo("\n" * bool(number), nl=False)
@@ -720,9 +720,13 @@ def _run(arguments: list[str] | None) -> int | str | None:
         click.echo(f"mlx-patches: {printable(error)}", err=True)
         return 2
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno in _NO_OUTPUT:
             raise
         text = f"{error.filename}: cannot be used ({error.strerror}); give another path"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            text = f"{error.strerror}: raise the limit (ulimit -n)"
+        elif error.filename is None:
+            text = f"the system refused a call: {error.strerror}"
         click.echo(f"mlx-patches: {printable(text)}", err=True)
         return 2
     return code if isinstance(code, int) else 0

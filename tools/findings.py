@@ -51,12 +51,21 @@ def write(evidence: list[dict[str, Any]]) -> None:
 
 
 def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
-    """Set to its versions and the result of each of its families."""
+    """Set to its versions and the result of each of its families.
+
+    ``traced`` has the sets in which every repair was traced to patches, ``needed`` the patches that
+    cells needed.
+    """
     facts = {
         one["set"]: {"versions": one["versions"], "families": family_results(one)}
         for one in evidence
     }
-    return {"sets": facts}
+    needs = [cells.values() for one in evidence for cells in one.get("needs", {}).values()]
+    return {
+        "sets": facts,
+        "traced": [one["set"] for one in evidence if store.is_traced(one)],
+        "needed": sorted({id_ for cells in needs for cell in cells for id_ in cell}),
+    }
 
 
 def findings(evidence: list[dict[str, Any]]) -> str:

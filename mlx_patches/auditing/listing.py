@@ -9,7 +9,8 @@ from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
 from ..core.packages import COMMANDS, DISTRIBUTIONS, MODELS
 from ..core.patch import Patch
 from ..core.record import fields
-from .audit import audit
+from .audit import outcomes_of
+from .preflight import session_of_readable
 from .verdict import patch_severity
 
 
@@ -40,10 +41,11 @@ class Listed(NamedTuple):
 
 def list_patches(profile: str | None = None) -> list[Listed]:
     """Every patch, in the registry's order, or those of profiles, separated by commas."""
-    registry = session().registry
+    current = session_of_readable()
+    registry = current.registry
     wanted = None if profile is None else set(profile.replace(",", " ").split())
     seen: dict[str, list[Outcome]] = {}
-    for one in audit(models=False).outcomes:
+    for one in outcomes_of(map(registry.find_declared, filter(current.relevant, registry.ids()))):
         seen.setdefault(one.patch, []).append(one)
     found = []
     for patch in registry.each_declared():

@@ -24,6 +24,7 @@ from .modules import (
     runs,
     source_files,
 )
+from .recommend import load_summary
 from .verdict import Measured, ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
@@ -260,7 +261,8 @@ def _likely(
     entry = current.gate.patches_for(family, distribution)
     reached = modules_of(package_of_models(distribution), family, find)
     ids = possible(current, distribution, entry, needs, reached)
-    sets, seen = store.read_traces()
+    summary = _load_summary()
+    sets, seen = summary["traced"], {*summary["needed"]}
     seen |= set(entry) - set(current.matrix.patches_for("default", distribution))
 
     def was_tried(id_: str) -> bool:
@@ -272,6 +274,9 @@ def _likely(
         )
 
     return [id_ for id_ in ids if id_ in seen or not was_tried(id_)] or ids
+
+
+_load_summary = cache(load_summary)
 
 
 def _note(current: Session, code: str, evidence: Mapping[str, Any] | None) -> str:

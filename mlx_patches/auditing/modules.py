@@ -15,8 +15,9 @@ from ..core.distributions import source_file
 from ..core.packages import MODEL_PACKAGES, MODELS
 from ..core.patch import Target
 
-_FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
-_IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
+# A literal first character is found four times as fast as "^".
+_FROM = re.compile(r"\n[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)")
+_IMPORT = re.compile(r"\n[ \t]*import[ \t]+([\w.]+)")
 _NAME = re.compile(r"\w+")
 # Prefixes of the modules with models and their building blocks.
 MODEL_CODE = tuple(f"{one}." for one in MODEL_PACKAGES)
@@ -40,10 +41,11 @@ def source_files() -> dict[str, Path]:
         for folder, _, files in os.walk(top):
             inside = os.path.relpath(folder, top)
             base = [package, *(inside.split(os.sep) if inside != os.curdir else ())]
-            for stem, extension in map(os.path.splitext, files):
-                if extension == ".py":
-                    parts = base if stem == "__init__" else [*base, stem]
-                    found[".".join(parts)] = Path(folder, f"{stem}.py")
+            path, name = Path(folder), ".".join(base)
+            for file in files:
+                if file.endswith(".py"):
+                    stem = file.removesuffix(".py")
+                    found[name if stem == "__init__" else f"{name}.{stem}"] = path / file
     return found
 
 
@@ -116,7 +118,7 @@ def _absolute(module: str, path: Path | None, level: int, name: str) -> str:
 def _imports(module: str, path: Path) -> tuple[str, ...]:
     """The names that a file imports from packages of models, which may be modules of these."""
     try:
-        text = path.read_text("utf-8")
+        text = "\n" + path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return ()
     found = dict.fromkeys(_IMPORT.findall(text))

@@ -69,6 +69,14 @@ def verdict(report: Audit) -> str:
     return f"{whose}Nothing to do: {state}"
 
 
+def brief(report: Audit) -> str:
+    """The verdict; with a model, also the problems besides it that decide the exit code."""
+    if report.model is None or report.unaudited:
+        return verdict(report)
+    unmet = report.host_report.advice if report.host_report and report.host_report.unmet else ""
+    return "\n".join(filter(None, (verdict(report), *report.problems, *report.unknown, unmet)))
+
+
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
     """The lines of the screen, at most ``height`` unless that is None."""
     head, facts = top(report, width)
@@ -135,7 +143,8 @@ def effects(report: Audit) -> dict[str, str]:
         named = [id_ for one in worst(report) for id_ in one.patches]
         ids = [id_ for id_ in dict.fromkeys((*named, *report.model.own_patches)) if id_ in ids]
     else:
-        families = Counter(id_ for one in report.verdicts if one.wrong for id_ in one.patches)
+        wrong = [one for one in report.verdicts if any(cell.wrong for cell in one.cells)]
+        families = Counter(id_ for one in wrong for id_ in one.patches)
         ids.sort(key=lambda id_: -families[id_])
     return {id_: registry.find_declared(id_).summary for id_ in worst_first(ids)}
 
@@ -155,7 +164,7 @@ def facts(report: Audit) -> Iterator[str]:
         yield f"switched off by {variable}"
     if profile := _narrow_profile(report):
         yield f"enabled with a profile that omits patches: {profile}"
-    if accepted := [id_ for id_ in effects(report) if id_ in report.accepted]:
+    if report.accepted and (accepted := [id_ for id_ in effects(report) if id_ in report.accepted]):
         yield f"accepted by --ignore: {', '.join(accepted)}"
     if report.model is not None:
         yield from _model_facts(report)
@@ -209,7 +218,8 @@ def _make_released(verdicts: Sequence[ModelVerdict]) -> PatchState:
 def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many of the families whose single requests were compared are wrong in one."""
     measured = [one for one in verdicts if one.measured.compares_single]
-    wrong = [one for one in measured if one.is_wrong_solo(_make_released(measured))]
+    released = _make_released(measured)
+    wrong = [one for one in measured if one.is_wrong_solo(released)]
     still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
     text = f"; single requests: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
     return text if wrong else ""

@@ -47,8 +47,7 @@ class PatchState(NamedTuple):
         return not run.isdisjoint(self.partly[patch])
 
 
-@dataclass(frozen=True, slots=True)
-class CellVerdict:
+class CellVerdict(NamedTuple):
     """One scenario of a model.
 
     Args:
@@ -355,8 +354,8 @@ def judge(
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     untraced = {cell.severity for cell in repairable if cell.needs is None}
-    traced = [cell for cell in cells if cell in repairable or not cell.wrong]
-    patches = [*solo_ids, *(id_ for cell in traced for id_ in cell.needs or ())]
+    traced = [cell.needs or () for cell in cells if cell.pair != "rr"]
+    patches = [*solo_ids, *(id_ for ids in traced for id_ in ids)]
     if untraced == {FEATURE}:
         patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
     elif untraced or words.verdict_of(result) == NOT_MEASURED:

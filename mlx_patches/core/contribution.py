@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .patch import Patch
+from .patch import Patch, Target
 
 
 class Contribution(NamedTuple):
@@ -25,12 +25,19 @@ class Contribution(NamedTuple):
     fixed: Mapping[str, str] = MappingProxyType({})
 
     def check(self) -> None:
-        """Raise ValueError if the id or the summary cannot be shown, or a target has no range."""
+        """Raise an error if the id or the summary cannot be shown, or a target is incomplete."""
         id_, summary, targets = self.patch[:3]
         if not re.fullmatch(r"'[a-z0-9][a-z0-9._-]*'", repr(id_)):
             raise ValueError(f"the id is {id_!r}; use a to z, digits and hyphens")
         if not str(summary).isprintable():
             raise ValueError(f"{id_}: the summary is {summary!r}; use one printable line")
+        known = isinstance(targets, tuple) and all(isinstance(one, Target) for one in targets)
+        if not (known and targets and all(callable(one.factory) for one in targets)):
+            raise TypeError(f"{id_}: targets is not a tuple of Targets with functions as factories")
+        try:
+            hash(self.patch)
+        except TypeError as error:
+            raise TypeError(f"{id_}: {error} in a field; use tuples") from None
         if strange := {one.distribution for one in targets} - self.affected.keys():
             raise ValueError(f"{id_}: affected has no range for {min(strange)}, which it changes")
 

@@ -1,12 +1,13 @@
 """Fingerprints of the releases' files, by the hash of the file.
 
 Released files are recognised by their bytes, so activation does not parse them. The table is
-written by tools/known_files.py; a file that is not in it is parsed.
+written by tools/known_files.py, sorted by hash; a file that is not in it is parsed.
 """
 
 import functools
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,22 +24,19 @@ Entry = dict[str, tuple[str, list[int]] | None]
 def entry_of(path: str) -> Entry:
     """The table's entry for a file; empty if the file belongs to no measured release."""
     try:
-        content, table = Path(path).read_bytes(), _table()
+        own = digest(Path(path).read_bytes()).encode()
     except OSError:
         return {}
-    start = table.find(b"\n" + digest(content).encode() + b" ")
-    if start < 0:
-        return {}
-    line = table[start + 1 : table.index(b"\n", start + 1)]
-    entry: Entry = json.loads(line.partition(b" ")[2])
+    lines = _lines()
+    line = b"".join(lines[(start := bisect_left(lines, own)) : start + 1])
+    entry: Entry = json.loads(line.partition(b" ")[2]) if line.startswith(own) else {}
     return entry
 
 
 def has(path: str, prints: Mapping[str, str | None]) -> bool:
     """Whether measured releases have a file, or definitions of these names and fingerprints."""
-    return bool(entry_of(path)) or all(
-        f'"{name}":["{value}"'.encode() in _table() for name, value in prints.items()
-    )
+    texts = (f'"{name}":["{value}"'.encode() for name, value in prints.items())
+    return bool(entry_of(path)) or all(any(one in line for line in _lines()) for one in texts)
 
 
 def digest(content: bytes) -> str:
@@ -46,5 +44,5 @@ def digest(content: bytes) -> str:
 
 
 @functools.cache
-def _table() -> bytes:
-    return b"\n" + read_packaged(TABLE)
+def _lines() -> list[bytes]:
+    return read_packaged(TABLE).splitlines()

@@ -375,7 +375,7 @@ class Manager:
                 if site.layer_of(patch.id):
                     self._remove(site, patch.id)
             self.rebind()
-            reason = f"rolled back: {type(error).__name__}: {error}"
+            reason = f"rolled back: {describe(error)}"
             outcomes = _others_failed(
                 patch, [o for o in outcomes if o.status is not Status.APPLIED], reason
             )

@@ -78,13 +78,20 @@ def has_consent() -> bool:
 
 
 def find_own_code(folder: Path, config: dict[str, Any]) -> str:
-    """The field and file by which a folder runs its own code; empty if it runs none."""
+    """The field and file by which a folder runs its own code; empty if it runs none.
+
+    Raises:
+        MlxPatchesError: a file is too large to check.
+    """
     for field in ("model_file", "auto_map"):
         if config.get(field):
             return f"{field} in config.json"
     for file in (f"{name}_config.json" for name in _PROCESSORS):
+        place = folder / file
+        if place.is_file() and place.stat().st_size > MAX_CONFIG_BYTES:
+            raise MlxPatchesError(f"{place}: larger than {MAX_CONFIG_BYTES} bytes; not a config")
         with contextlib.suppress(MlxPatchesError):  # missing, or broken
-            content = read_object(folder / file)
+            content = read_object(place)
             # transformers 5 saves a processor's parts as objects in its file.
             parts = [one for one in (content, *content.values()) if isinstance(one, dict)]
             if any(one.get("auto_map") for one in parts):

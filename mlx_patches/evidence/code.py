@@ -26,12 +26,17 @@ def sets_of(distribution: str, version: str = "", images: bool = False) -> list[
 
     ``images``: also those in which only images were measured.
     """
-    from packaging.version import Version
-
     sets = _read_sets() if images else _table()["sets"]
     names = [name for name in sets if name.split()[0] == distribution]
-    names.sort(key=lambda name: Version(name.split()[1]), reverse=True)
+    names.sort(key=_version, reverse=True)
     return sorted(names, key=lambda name: name.split()[1] != version)
+
+
+@functools.cache
+def _version(name: str) -> Any:
+    from packaging.version import Version
+
+    return Version(name.split()[1])
 
 
 def releases_of(name: str) -> Mapping[str, str]:
@@ -69,7 +74,8 @@ def _find_versions(module: str, file: Path) -> Collection[str | None]:
     rows = _table()["modules"].get(module, ())
     try:
         content = file.read_bytes()
-        prints = {row[1] for row in rows if row[0] == digest(content)}
+        own = digest(content)
+        prints = {row[1] for row in rows if row[0] == own}
         if rows and not prints:
             prints = {fingerprint.hash_module(content)}
     except (OSError, SyntaxError, ValueError):

@@ -267,8 +267,13 @@ def beside(
 
 def pictures(release: str, family: str) -> Pictures | None:
     """A family's single requests with images, with the installed transformers if measured."""
+    return _read_pictures(release).get(family)
+
+
+@functools.cache
+def _read_pictures(release: str) -> Mapping[str, Pictures]:
     installed = f"{release} {distributions.find('transformers')}"
-    return read_images(installed).get(family) or read_images(release).get(family)
+    return {**read_images(release), **read_images(installed)}
 
 
 @functools.cache

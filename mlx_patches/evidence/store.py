@@ -27,6 +27,7 @@ _SET = re.compile(r"[\w-]+ [\w.+!-]{1,100}")
 _CELLS = ("without", "with", "details_without", "details_with", "needs", "companions")
 
 
+@functools.cache
 def folder() -> Path:
     """The folder of the evidence: next to the code in a wheel, below ``tools`` in a checkout."""
     inside = _HERE / "lab"
@@ -142,17 +143,6 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
     with_ = evidence.get("with", {}).get(family, {})
     without = evidence["without"].get(family, {})
     return {name: letter + with_.get(name, "") for name, letter in without.items()}
-
-
-@functools.cache
-def read_traces() -> tuple[tuple[str, ...], frozenset[str]]:
-    """The sets in which every repair was traced to patches, and the patches that cells needed."""
-    with reading(folder()):
-        read = [json.loads(file.read_bytes()) for file in sorted(folder().glob("*.json"))]
-    found = [one for one in read if place_measured(one) == _PLAIN]
-    needs = [cells.values() for one in read for cells in one.get("needs", {}).values()]
-    ids = frozenset(id_ for cells in needs for cell in cells for id_ in cell)
-    return tuple(one["set"] for one in found if is_traced(one)), ids
 
 
 def is_traced(evidence: Mapping[str, Any]) -> bool:

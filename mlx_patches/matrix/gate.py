@@ -49,9 +49,10 @@ class Gate:
             reason = f"{target.module} is not that of {target.distribution}"
             return Verdict(False, reason, Status.ABSENT)
         if found is None:
+            if verdict.ok:
+                return verdict
             named = rule and target.name in {*rule.affected_bodies, *rule.sound_bodies}
-            by_code = not verdict.ok and (named or may_need)
-            return Verdict(True, "its code decides") if by_code else verdict
+            return Verdict(True, "its code decides") if named or may_need else verdict
         if found.missing:
             if found.foreign:
                 return Verdict(False, found.missing, Status.CONFLICT) if may_need else verdict

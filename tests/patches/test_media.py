@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import urllib.error
+import urllib.request
 import wave
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from mlx_patches.activation.session import session
 from mlx_patches.core.distributions import find
 from mlx_patches.core.outcome import Status
 from mlx_patches.patches.server.media import fetch_policy
@@ -28,6 +30,7 @@ from mlx_patches.patches.server.media import limits as media_limits
 from mlx_patches.patches.server.media import public as public_media
 from mlx_patches.patches.server.media.paths import ROOTS
 from mlx_patches.patches.server.media.probe import a_server
+from mlx_patches.probes import child
 
 from ..releases.models import module_or_skip
 from .web import Server, ok, to
@@ -150,6 +153,21 @@ def test_allowed_sounds_are_unchanged(vlm, web, ungated, tmp_path):
         got = vlm.load_audio(source, sr=16000)
         assert (got.dtype, got.shape) == (was.dtype, was.shape)
         assert np.array_equal(got, was)
+
+
+def test_missing_audio_reader_is_no_result(vlm, monkeypatch):
+    """Otherwise limits that refuse every sound would pass."""
+
+    def load(url, sr):
+        urllib.request.urlopen(url).close()
+        if url.endswith("sound"):
+            raise ModuleNotFoundError("No module named 'a_reader'", name="a_reader")
+
+    monkeypatch.setattr(vlm, "load_audio", load)
+    patch = session().registry.get(LIMITS)
+    target = next(one for one in patch.targets if one.path == "mlx_vlm.utils:load_audio")
+    row = child.probe_target(patch, target)
+    assert (row["verdict"], row["detail"]) == ("not-run", "No module named 'a_reader': install it")
 
 
 @pytest.mark.parametrize("path", ["/none.png", "/text", "/a.png.cut"])

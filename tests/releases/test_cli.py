@@ -55,6 +55,32 @@ def test_json_objects_are_documented():
         assert not {key for cell in one["cells"] for key in cell if f"`{key}`" not in text}
 
 
+# Prints the files of the lab's evidence that an audit opens.
+OPENED = """
+import sys
+opened = set()
+sys.addaudithook(lambda event, given: event == "open" and opened.add(str(given[0])))
+import mlx_patches
+mlx_patches.audit()
+print("\\n".join(one for one in opened if "/evidence/lab/" in one))
+"""
+
+
+def test_audit_reads_the_evidence_of_installed_releases():
+    """All evidence has 5 MB, a fifth of an audit's time."""
+    opened = [Path(line).name for line in python("-P", "-c", OPENED).stdout.splitlines()]
+    installed = tuple(f"{name}-{metadata.version(name)}" for name in PRESENT)
+    assert opened
+    assert not [name for name in opened if not name.startswith(installed)]
+
+
+def test_list_reads_no_evidence():
+    code = OPENED.replace("audit()", "auditing.listing.list_patches()")
+    code = code.replace("import mlx_patches\n", "import mlx_patches.auditing.listing\n")
+    done = python("-P", "-c", code)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
 def screens():
     """The audit's output for the environment and for some of its models."""
     for model in ([], ["--model", "gemma3"], ["--model", "qwen3"], ["--model", "llama4"]):

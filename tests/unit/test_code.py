@@ -43,10 +43,11 @@ def release(site, monkeypatch, tmp_path):
     for name, text in FILES.items():
         file = name.replace(".", "/") + ("/__init__" if name == "mlx_lm.models" else "")
         site.write(f"{file}.py", text)
-    for cached in (code._table, code._find_versions, auditing_imports()):
+    for cached in (code._table, code._find_versions, outside._read_pictures, auditing_imports()):
         cached.cache_clear()
     yield site
     code._table.cache_clear()
+    outside._read_pictures.cache_clear()
 
 
 def auditing_imports():

@@ -166,6 +166,9 @@ def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
         ('id="their-patch"', 'id="Their patch!"', "the id is 'Their patch!'; use a to z"),
         ("an update", r"an\n\x1b[31mupdate", "the summary is .*; use one printable line"),
         ('Target("fake-lm"', 'Target("fake-ml"', "affected has no range for fake-ml, which it"),
+        ("around(lambda f, *a: 2 * f(*a))", "2", "not a tuple of Targets with functions"),
+        ("targets=(", "targets=list, **dict(doc=", "not a tuple of Targets with functions"),
+        ('id="their-patch"', 'id="their-patch", profiles=["batch"]', "'list' in a field; use tup"),
     ],
 )
 def test_misdeclared_contribution_is_skipped(theirs, fake, caplog, before, after, message):
@@ -291,6 +294,28 @@ def test_factory_error_is_rolled_back(theirs, fake, caplog, error):
     assert f"their-patch failed and was rolled back: {error}" in record.message
     assert "their_patches:10 < mlx_patches.core.site:" in record.message
     assert vars(cache.Cache)["update"] is own
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [("return 'a\\n\\x1b[31m'", r"Strange: a\n\x1b[31m"), ("raise ValueError", "Strange")],
+)
+def test_factory_error_is_one_line(theirs, fake, body, text):
+    """Also if its message cannot be made."""
+    theirs()
+    code = (fake.root / "their_patches.py").read_text()
+    raising = f"""
+class Strange(Exception):
+    def __str__(self): {body}
+
+def fail(original): raise Strange
+
+"""
+    code = code.replace("TWICE =", f"{raising}TWICE =")
+    fake.write("their_patches.py", code.replace("around(lambda f, *a: 2 * f(*a))", "fail"))
+    load("fake_lm.cache")
+    (outcome,) = mlx_patches.apply(["their-patch"])
+    assert outcome.reason == f"rolled back: {text}"
 
 
 @pytest.mark.parametrize(

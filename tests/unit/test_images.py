@@ -110,6 +110,11 @@ def test_only_families_of_the_table_have_the_scenario():
     assert task.command()[-2:] == ["--reference", scenario.NAME] and task.ends == (scenario.NAME,)
 
 
+def forget_images():
+    outside.read_images.cache_clear()
+    outside._read_pictures.cache_clear()
+
+
 @pytest.fixture
 def evidence(tmp_path, monkeypatch):
     """Evidence of a family with wrong images only for one field of its config."""
@@ -134,9 +139,9 @@ def evidence(tmp_path, monkeypatch):
     }
     (tmp_path / "images" / "mlx-vlm-9.9.json").write_text(json.dumps(found))
     monkeypatch.setattr(store, "folder", lambda: tmp_path / "lab")
-    outside.read_images.cache_clear()
+    forget_images()
     yield
-    outside.read_images.cache_clear()
+    forget_images()
 
 
 def judge_model(config=None, family="gemma4"):
@@ -150,7 +155,7 @@ def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
     own["without"]["gemma4"]["model"] = own["with"]["gemma4"]["model"] = "r"
     file.with_name("mlx-vlm-9.9-transformers-9.10.json").write_text(json.dumps(own))
     assert not judge_model().fails_on_images(ACTIVE)
-    outside.read_images.cache_clear()
+    forget_images()
     installed = distributions.Installed("transformers", "9.10")
     monkeypatch.setattr(distributions, "find", lambda _: installed)
     assert [cell.name for cell in judge_model().fails_on_images(ACTIVE)] == ["model"]

@@ -3,12 +3,16 @@
 import ast
 from pathlib import Path
 
+import pytest
+
+from mlx_patches.activation.session import session
 from mlx_patches.lab.tokenizers import LETTERS, spell_bytes
 from mlx_patches.patches._shared import byte_letters
 
 PACKAGE = Path(__file__).parents[2] / "mlx_patches"
-# A probe to its imports from patches: names of settings and targets, and the announcement of
-# padding, which only the patch's own layers read.
+# A probe to its imports from patches: names of settings and targets; what only the patch's own
+# targets read or write (the padding, the fields of a request, the host's files); and the conditions
+# under which a target's probe does not apply.
 ALLOWED = {
     "loading/model_code_consent/probe.py": {"patch.CONSENT"},
     "models/recurrent_padding/probe.py": {"patch.MASKED", "patch.MASK_LEFT"},
@@ -29,27 +33,58 @@ ALLOWED = {
 }
 
 
-def imports_of_patches(file):
-    """The names that a file imports from code of patches, other than from probes."""
+def imports_of_patches(file, source=None):
+    """The names that a file imports from code of patches, other than from modules of probes."""
     parts = ("mlx_patches", *file.relative_to(PACKAGE).with_suffix("").parts)
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(source or file.read_text())):
+        modules = {}
         if isinstance(node, ast.Import):
-            modules = {one.name: () for one in node.names}
+            modules = {one.name: [""] for one in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = [*parts[: -node.level], *filter(None, (node.module or "").split("."))]
             base = base if node.level else node.module.split(".")
             modules = {".".join(base): [one.name for one in node.names]}
-        else:
-            continue
-        for module, names in modules.items():
-            for name in names or [""]:
-                path = f"{module}.{name}".split(".")
-                if path[:2] != ["mlx_patches", "patches"]:
-                    continue
-                if not any(part.startswith("probe") for part in path[2:]):
-                    found.add(".".join(path[-2:]))
+        elif isinstance(node, ast.Constant) and ".patches." in f"{node.value}.":
+            found.add(node.value)  # the name of a module, imported by name
+        imported = [[*one.split("."), *filter(None, [n])] for one in modules for n in modules[one]]
+        for path in imported:
+            if path[:2] == ["mlx_patches", "patches"] and not is_of_probe(path):
+                found.add(".".join(path[-2:]))
     return found
+
+
+def is_of_probe(path):
+    """Whether a dotted path is a module of a probe, or a name in one."""
+    place = PACKAGE.joinpath(*path[1:])
+    is_module = place.is_dir() or place.with_suffix(".py").exists()
+    return path[-1 if is_module else -2].startswith("probe")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from ..patches.positions.rope_deltas import probe_kept", set()),
+        ("from ..patches.positions.rope_deltas.probe_kept import KEPT", set()),
+        ("from ..patches.positions.rope_deltas.patch import probe", {"patch.probe"}),
+        ("from ..patches._shared import byte_letters", {"_shared.byte_letters"}),
+        ("from ..patches._shared.byte_letters import *", {"byte_letters.*"}),
+        ("from .. import patches", {"mlx_patches.patches"}),
+        ("import mlx_patches.patches._shared as shared", {"patches._shared"}),
+        ("load('mlx_patches.patches')", {"mlx_patches.patches"}),
+        ("load('..patches._shared', __package__)", {"..patches._shared"}),
+        ("load(f'{ROOT}.patches.{name}')", {".patches."}),
+    ],
+)
+def test_planted_import_is_found(line, found):
+    assert imports_of_patches(PACKAGE / "lab" / "planted.py", line) == found
+
+
+def test_patches_have_their_probes_in_modules_of_probes():
+    """The tests below read only these modules."""
+    for patch in session().registry:
+        module = patch.probe_place[0].removeprefix("mlx_patches.")
+        assert module.startswith("probes.") or is_of_probe(["mlx_patches", *module.split(".")])
 
 
 def test_lab_and_probes_import_nothing_from_patches():

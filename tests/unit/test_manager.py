@@ -198,9 +198,9 @@ def test_process_and_file_find_the_same(cache):
 def test_known_definition_in_another_file(cache, monkeypatch):
     one = target("Cache.update")
     body = resolve.in_file(one).body
-    table = f'\n0123 {{"Cache.update":["{body}",[1]]}}\n'.encode()
-    for known, released in ((b"", False), (table, True)):
-        monkeypatch.setattr(resolve.known_files, "_table", lambda known=known: known)
+    line = f'0123 {{"Cache.update":["{body}",[1]]}}'.encode()
+    for known, released in (([], False), ([line], True)):
+        monkeypatch.setattr(resolve.known_files, "_lines", lambda known=known: known)
         assert resolve.in_file(one).released is resolve.in_process(cache, one, {}).released
         assert resolve.in_file(one).released is released
 

@@ -1,6 +1,7 @@
 """An error of the environment is neither a defect of a release nor its absence."""
 
 import errno
+import importlib
 import sys
 from types import SimpleNamespace
 
@@ -30,6 +31,10 @@ LACKS = ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
         (ModuleNotFoundError("none", name="mlx_lm.models.absent"), ""),
         (ModuleNotFoundError("none", name="mlx_vlm"), ""),
         (OSError(errno.ENOSPC, "No space left"), "no memory or disk space is left"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "no memory or disk space is left"),
+        (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files"),
+        (ValueError("not allowed to raise maximum limit"), "raise the limit of open files"),
+        (RuntimeError("can't start new thread"), "raise the limit of processes"),
         (MemoryError("1 TB"), "no memory or disk space is left: 1 TB"),
         (RuntimeError("[Compile::eval_cpu] Failed"), "MLX cannot compile its kernels"),
         (ValueError("shapes differ"), ""),
@@ -54,6 +59,19 @@ def test_module_that_imports_a_missing_package(tmp_path, monkeypatch):
         require_module("a_host")
     with pytest.raises(NotApplicable, match="another_host"):
         require_module("another_host.server")
+
+
+def test_package_that_cannot_be_imported(site, monkeypatch):
+    """As without a working directory, or with other releases of its dependencies."""
+    for name in ("mlx_vlm", "mlx_vlm.models.one"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for where, fault in (("__init__", "mlx_vlm cannot be imported here"), ("models/one", "")):
+        site.write(f"mlx_vlm/{where}.py", "raise FileNotFoundError('no such file')")
+        with pytest.raises(FileNotFoundError) as raised:
+            importlib.import_module("mlx_vlm.models.one")
+        assert find_fault(raised.value).startswith(fault)
+        assert bool(find_fault(raised.value)) is bool(fault)
+        site.write(f"mlx_vlm/{where}.py", "")
 
 
 def test_engine_that_imports_a_missing_package(site, monkeypatch):

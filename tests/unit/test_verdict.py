@@ -17,6 +17,8 @@ from mlx_patches.activation import session as activation
 from mlx_patches.auditing import audit, preflight, recommend, screen, verdict
 from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import distributions
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.model_files import MAX_CONFIG_BYTES
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.core.resolve import Found
 from mlx_patches.evidence import code as measured_code
@@ -292,6 +294,26 @@ def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field
     text = "\n".join(screen.commands(report))
     assert "MLX_PATCHES_TRUST_REMOTE_CODE=1 mlx-patches lab --weights" in text
     assert "Next:" not in text
+
+
+def test_file_too_large_to_check(release, tmp_path):
+    """A release reads it whole, and runs the code that it names."""
+    release(BY_NAME["mlx-lm 0.32.2"])
+    folder = write_llama(tmp_path)
+    text = json.dumps({"auto_map": {"AutoTokenizer": "own.Tokenizer"}})
+    (tmp_path / "tokenizer_config.json").write_text(text + " " * MAX_CONFIG_BYTES)
+    with pytest.raises(MlxPatchesError, match=r"tokenizer_config.json: larger than \d+ bytes"):
+        mlx_patches.audit(folder)
+
+
+def test_quiet_audit_names_what_fails_it(release, tmp_path):
+    release(BY_NAME["mlx-lm 0.32.2"])
+    folder = write_llama(tmp_path, layer_types=["full_attention"])
+    (tmp_path / "generation_config.json").write_text("[")
+    report = mlx_patches.audit(folder)
+    right, why = screen.brief(report).splitlines()
+    assert report.exit_code() == 1 and " is right " in right
+    assert why.startswith(f"{tmp_path}/generation_config.json: line 1: not valid JSON")
 
 
 @pytest.mark.parametrize("kind", ["llama", "own-type"])

@@ -33,8 +33,9 @@ def probe_limits(target: Target) -> Result:
             return Result(False, "this release does not fetch such URLs")
         small = ""
         try:
-            with suppress(ImportError):  # the audio reader is not installed
-                load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
+            load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
+        except ImportError:  # the audio reader is not installed
+            raise
         except Exception as error:
             small = f"; a small file is not loaded: {error}"
     detail = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"
