@@ -9,7 +9,7 @@ stores it.
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Patch, Target, convert, result
+from ....core.verbs import Patch, Target, convert, mx, result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -120,14 +120,12 @@ def copy_state(state: Any) -> Any:
     """A cache's state, a tree of arrays, as new objects; its containers keep their types."""
     kind = type(state)
     if kind is tuple or kind is list:
-        # ``make_handle`` inlined: engines read every layer's state after each prompt chunk.
+        # Without a frame per array: engines read every layer's state after each prompt chunk.
         try:
-            return kind([one if type(one) is int else one.__copy__() for one in state])
-        except AttributeError:  # not only arrays and counts
+            return kind(map(mx.array.__copy__, state))
+        except TypeError:  # not only arrays
             return kind(map(copy_state, state))
-    if hasattr(state, "_fields"):
-        return kind(*map(copy_state, state))
-    return make_handle(state)
+    return kind(*map(copy_state, state)) if hasattr(state, "_fields") else make_handle(state)
 
 
 FROZEN_STATE = Patch(
