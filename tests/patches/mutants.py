@@ -166,6 +166,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_FEED_FORWARD": "nowhere",
         "_LAYER": "nowhere",
         "_OLD_KINDS": {},
+        "_INDEXED": "nowhere",
     },
     "draft-kept-cache": {"find_missing": lambda prompt, answer, fed: []},
     "dynamic-rope": {"grow_bases": lambda ends, base, *rest: base * (ends == ends)},
