@@ -66,6 +66,12 @@ def check_version(one: published.Json, version: str) -> None:
         raise ValueError(f"transformers before {first} {why}")
 
 
+def check_count(one: published.Json, images: int) -> None:
+    """Raise ValueError if transformers lets this many images of a prompt attend to each other."""
+    if images > one.get("most", images):
+        raise ValueError(f"transformers mixes {images} images of a prompt")
+
+
 def check_lanczos(images: Any, torchvision: str) -> None:
     """Raise ValueError if an image processor that PIL cannot replace only approximates Lanczos."""
     if getattr(images, "resample", None) == 1 and [*map(int, torchvision.split(".")[:2])] < [0, 27]:
@@ -222,8 +228,10 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
+    count = len(pictures.CASES[case].images)
+    check_count(one, count)
     images = open_images(one, folder, case, seed)
-    prompt = published.prompt(one, len(pictures.CASES[case].images))
+    prompt = published.prompt(one, count)
     inputs = processor(
         images=images or None, text=[prompt], return_tensors="pt", add_special_tokens=False
     )
