@@ -69,6 +69,14 @@ def test_more_images_than_transformers_keeps_apart_are_refused():
     authors.check_count({}, 3)
 
 
+def test_media_that_are_not_compared():
+    config = {"audio_config": {}, "text_config": {"hidden_size": 8}, "image_token_id": 7}
+    assert screen.list_other_media(config) == ["audio"]
+    omni = {"thinker_config": {**config, "video_token_id": 8}}
+    assert screen.list_other_media(omni) == ["audio", "video"]
+    assert screen.list_other_media({"audio_config": None, "audio_token_id": 7}) == []
+
+
 def test_prompt_holds_images():
     assert published.prompt(published.entry("gemma3"), 2) == (
         f"<bos>{'<start_of_image>' + chr(10)}<start_of_image>\n{published.QUESTION}"
