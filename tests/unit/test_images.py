@@ -69,6 +69,12 @@ def test_more_images_than_transformers_keeps_apart_are_refused():
     authors.check_count({}, 3)
 
 
+@pytest.mark.parametrize(("version", "wrong"), [("5.14.1", 0), ("5.17.0", 1), ("5.170.0", 0)])
+def test_transformers_that_is_wrong_is_refused(version, wrong):
+    with pytest.raises(ValueError, match="swaps") if wrong else nullcontext():
+        authors.check_version({"wrong-in": ["5.17", "swaps"]}, version)
+
+
 def test_media_that_are_not_compared():
     config = {"audio_config": {}, "text_config": {"hidden_size": 8}, "image_token_id": 7}
     assert screen.list_other_media(config) == ["audio"]

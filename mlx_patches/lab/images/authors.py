@@ -64,6 +64,9 @@ def check_version(one: published.Json, version: str) -> None:
     first, why = one.get("wrong-before", ("0", ""))
     if [*map(int, version.split(".")[:2])] < [*map(int, first.split("."))]:
         raise ValueError(f"transformers before {first} {why}")
+    wrong, why = one.get("wrong-in", ("0", ""))
+    if version.startswith(f"{wrong}."):
+        raise ValueError(f"transformers {wrong} {why}")
 
 
 def check_count(one: published.Json, images: int) -> None:
