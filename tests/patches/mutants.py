@@ -413,6 +413,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "root_of_width": lambda features: 1.0,
         "is_pooled": lambda features, width: False,
     },
+    "smolvlm-tiles": {"OPTION": "padding"},
     "images-apart": {"split_images": lambda pixels, grids, axis: iter(())},
     "granite4-images": {"join_tiles": lambda pixels, counts: pixels},
     "omni-positions": {
