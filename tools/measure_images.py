@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ def main() -> None:
     before = evidence_file.read(file)
     if options.add:
         keep(before, found, {row["family"].partition(":")[2] for row in rows})
+    explain_absent(found, list_types(options.python))
     if options.needs or options.no_needs:
         traced = read_needs(options.needs) if options.needs else {}
         found["needs"] = only_repaired({**before.get("needs", {}), **traced}, found)
@@ -167,6 +169,28 @@ def not_compared(rows: Rows) -> dict[str, str]:
         if own and LETTERS[row["verdict"]] not in "gr":
             found[published.entry(kind)["family"]] = f"{kind}: {row['detail'][:SHOWN]}"
     return dict(sorted(found.items()))
+
+
+def list_types(python: Path) -> set[str]:
+    """The model types of an environment's transformers."""
+    code = "from transformers import CONFIG_MAPPING; print(*CONFIG_MAPPING)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def explain_absent(found: dict[str, Any], known: set[str]) -> None:
+    """Give the families that are not compared because transformers lacks their type that reason."""
+    table = published.TABLE["not-compared"]
+    own = map(published.entry, published.TABLE["entry"])
+    types = {one["family"]: one["type"] for one in own if "when" not in one}
+    for name, group in table.items():
+        if name not in ("absent", "other", "text"):
+            types |= zip(group["families"], group.get("types", group["families"]), strict=True)
+    compared = {one["family"] for one in found["kinds"].values()}
+    for family, kind in types.items():
+        if kind not in known and family not in compared:
+            found["not_compared"][family] = table["absent"]["why"]
+    found["not_compared"] = dict(sorted(found["not_compared"].items()))
 
 
 def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -> None:

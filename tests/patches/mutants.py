@@ -170,6 +170,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_FEED_FORWARD": "nowhere",
         "_LAYER": "nowhere",
         "_OLD_KINDS": {},
+        "_INDEXED": "nowhere",
     },
     "draft-kept-cache": {"find_missing": lambda prompt, answer, fed: []},
     "dynamic-rope": {"grow_bases": lambda ends, base, *rest: base * (ends == ends)},
@@ -412,6 +413,11 @@ SIMPLE: dict[str, dict[str, object]] = {
     "deepstack-rows": {"number_features": lambda rows, lengths: rows},
     "image-rows": {"complete_rows": lambda rows, lengths: rows},
     "granite4-features": {"order_by_row": lambda features, rows: features},
+    "gemma3n-prompts": {
+        "root_of_width": lambda features: 1.0,
+        "is_pooled": lambda features, width: False,
+    },
+    "smolvlm-tiles": {"OPTION": "padding"},
     "images-apart": {"split_images": lambda pixels, grids, axis: iter(())},
     "granite4-images": {"join_tiles": lambda pixels, counts: pixels},
     "omni-positions": {

@@ -126,6 +126,13 @@ def test_pixels_of_default_backend_are_equal(want, loaded, monkeypatch):
     assert found["request"].figure > scenario.EQUAL
 
 
+def test_each_value_may_be_that_of_either_backend():
+    np = importlib.import_module("numpy")
+    own, want, default = np.array([1.0, 2.0]), np.array([1.0, 3.0]), np.array([0.0, 2.1])
+    assert scenario.nearest(own, want, default).tolist() == [1.0, 2.1]
+    assert scenario.nearest(own, want, default[:1]).tolist() == [0.0]
+
+
 def test_swapped_axes_are_of_pixels(want, loaded, monkeypatch):
     def swap(image):
         return image.transpose(0)  # left to right

@@ -52,6 +52,37 @@ def test_every_reason_is_of_a_family_that_is_not_compared():
         assert one["why"] and not compared & {*one["families"]}
 
 
+def test_family_that_transformers_lacks_has_that_reason():
+    found = {"kinds": {"molmo2": {"family": "molmo2"}}, "not_compared": {"got": "other"}}
+    known = {"got_ocr2", *(one for one in published.TABLE["entry"] if one != "kimi_k25")}
+    measure_images.explain_absent(found, known)
+    why = published.TABLE["not-compared"]["absent"]["why"]
+    reasons = found["not_compared"]
+    assert reasons["got"] == "other" and reasons["fastvlm"] == reasons["kimi_k25"] == why
+    assert "molmo2" not in reasons and "sam3" not in reasons and list(reasons) == sorted(reasons)
+
+
+def test_more_images_than_transformers_keeps_apart_are_refused():
+    with pytest.raises(ValueError, match="transformers mixes 2 images"):
+        authors.check_count({"most": 1}, 2)
+    authors.check_count({"most": 1}, 1)
+    authors.check_count({}, 3)
+
+
+@pytest.mark.parametrize(("version", "wrong"), [("5.14.1", 0), ("5.17.0", 1), ("5.170.0", 0)])
+def test_transformers_that_is_wrong_is_refused(version, wrong):
+    with pytest.raises(ValueError, match="swaps") if wrong else nullcontext():
+        authors.check_version({"wrong-in": ["5.17", "swaps"]}, version)
+
+
+def test_media_that_are_not_compared():
+    config = {"audio_config": {}, "text_config": {"hidden_size": 8}, "image_token_id": 7}
+    assert screen.list_other_media(config) == ["audio"]
+    omni = {"thinker_config": {**config, "video_token_id": 8}}
+    assert screen.list_other_media(omni) == ["audio", "video"]
+    assert screen.list_other_media({"audio_config": None, "audio_token_id": 7}) == []
+
+
 def test_prompt_holds_images():
     assert published.prompt(published.entry("gemma3"), 2) == (
         f"<bos>{'<start_of_image>' + chr(10)}<start_of_image>\n{published.QUESTION}"

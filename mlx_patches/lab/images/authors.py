@@ -64,6 +64,15 @@ def check_version(one: published.Json, version: str) -> None:
     first, why = one.get("wrong-before", ("0", ""))
     if [*map(int, version.split(".")[:2])] < [*map(int, first.split("."))]:
         raise ValueError(f"transformers before {first} {why}")
+    wrong, why = one.get("wrong-in", ("0", ""))
+    if version.startswith(f"{wrong}."):
+        raise ValueError(f"transformers {wrong} {why}")
+
+
+def check_count(one: published.Json, images: int) -> None:
+    """Raise ValueError if transformers lets this many images of a prompt attend to each other."""
+    if images > one.get("most", images):
+        raise ValueError(f"transformers mixes {images} images of a prompt")
 
 
 def check_lanczos(images: Any, torchvision: str) -> None:
@@ -222,8 +231,10 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
+    count = len(pictures.CASES[case].images)
+    check_count(one, count)
     images = open_images(one, folder, case, seed)
-    prompt = published.prompt(one, len(pictures.CASES[case].images))
+    prompt = published.prompt(one, count)
     inputs = processor(
         images=images or None, text=[prompt], return_tensors="pt", add_special_tokens=False
     )

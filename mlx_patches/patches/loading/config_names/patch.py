@@ -6,15 +6,15 @@ Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotro
     ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers, and LLaVA's
     processor omits the row ends of an image. ERNIE 4.5 VL's type has another name too. mlx-vlm
     0.4 has no chat format for Granite Vision. Its GLM-OCR rejects the RoPE parameters of the tower;
-    its Llama 4 needs a field that transformers 5 drops.
+    its Llama 4 needs a field that transformers 5 drops. Qwen4-Exp's full attention has a new name.
 How: The missing old keys are added from the new ones before the config class reads them, and
     Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type and
     processor, a LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format;
     ERNIE's gets the old name. GLM-OCR's tower is read without the RoPE parameters, which it does
     not need, and Llama 4's with a value of the field, which it ignores.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
-    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field. mlx-vlm
-    0.5 has the chat format.
+    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field, nor
+    Qwen4-Exp's name. mlx-vlm 0.5 has the chat format.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
@@ -48,6 +48,7 @@ _NAMES = {
 }
 # The family that has the same chat format as Granite Vision.
 _FORMAT = "llava"
+_INDEXED = "indexed_attention"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -99,6 +100,17 @@ def llama4(params: Params) -> Params:
     return {_LAYER: -1, **params}
 
 
+def qwen4_exp(params: Params) -> Params:
+    """The content of a Qwen4-Exp config or of its text's, with the published names of layers."""
+    if isinstance(text := params.get("text_config"), dict):
+        return {**params, "text_config": qwen4_exp(text)}
+    kinds = params.get("layer_types") or []
+    if _INDEXED not in kinds:
+        return params
+    named = ["full_attention" if kind == _INDEXED else kind for kind in kinds]
+    return {**params, "layer_types": named}
+
+
 def name_family(config: Any) -> Any:
     """The content of ``config.json``, with the type by which mlx-vlm knows the model."""
     for (kind, part, inner), name in _NAMES.items():
@@ -136,6 +148,8 @@ PATCH = Patch(
         config_target("mlx-vlm", "lfm2_vl", lfm2_vl),
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
+        *argument("mlx_vlm.models.qwen4_exp.config:ModelConfig.from_dict", "params", qwen4_exp),
+        config_target("mlx-vlm", "qwen4_exp", qwen4_exp, kind="TextConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
         *wrap(_LLAVA, load_processor),
         *argument(

@@ -56,6 +56,13 @@ def probe(target: Target) -> Result:
         numbers = {name: 1 for name in names if name != "vision_feature_layer"}
         module.VisionConfig.from_dict(numbers)
         return Result(False, "a tower without vision_feature_layer is accepted")
+    if "qwen4_exp" in target.module:
+        kind = module.TextConfig
+        text = {**small_config(kind), "num_hidden_layers": 1, "layer_types": ["indexed_attention"]}
+        whole = {"model_type": "qwen4_exp", "text_config": text}
+        own = target.name.startswith("Model")
+        module.ModelConfig.from_dict(whole) if own else kind.from_dict(text)
+        return Result(False, "the new name of full attention is accepted")
     if "granitemoehybrid" in target.module:
         kind = getattr(module, target.name.partition(".")[0])
         layers = ["linear_attention", "full_attention"] * 2
