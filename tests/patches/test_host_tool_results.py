@@ -50,6 +50,7 @@ def test_message_is_split_between_results_and_other_parts(package, content, want
         ("vllm_mlx", "messages", {"role": "tool"}, "content", True),
         ("vllm_mlx", "input", {"type": "function_call_output"}, "output", True),
         ("rapid_mlx", "input", {"type": "function_call_output"}, "output", True),
+        ("mlx_vlm", "input", {"type": "function_call_output"}, "output", True),
         ("rapid_mlx", "messages", {"role": "tool"}, "content", False),
         ("mlx_vlm", "messages", {"role": "tool"}, "content", False),
         ("vllm_mlx", "messages", {"role": "user"}, "content", False),
@@ -92,6 +93,14 @@ def test_images_in_a_message_of_results():
     for package in ("mlx_vlm", "rapid_mlx"):
         sent = {"messages": [user(*results)]}
         assert read(TARGET, package, **sent) == sent
+
+
+def test_outputs_that_mlx_vlm_reads_are_unchanged(monkeypatch):
+    sent = {"input": [{"type": "function_call_output", "output": [PICTURE, TEXT]}]}
+    state = SimpleNamespace(**{patch._READER: None})
+    monkeypatch.setitem(sys.modules, "mlx_vlm.server.responses_state", state)
+    assert read(TARGET, "mlx_vlm", **sent) == sent
+    assert read(TARGET, "rapid_mlx", **sent) != sent
 
 
 def test_one_engine_of_vllm_mlx_reads_the_images_of_tools(monkeypatch):

@@ -16,9 +16,12 @@ from ....core.verbs import Patch, mx, result
 
 def scale_words(embedded: Any, model: Any, /, input_ids: Any) -> Any:
     """The embeddings of a prompt; those of its text are multiplied like generated tokens."""
-    features = embedded.inputs_embeds
+    features, *others = embedded if isinstance(embedded, tuple) else [embedded.inputs_embeds]
     is_word = (input_ids < model.embed_vision.vocab_offset)[..., None]
-    embedded.inputs_embeds = mx.where(is_word, features * root_of_width(features), features)
+    features = mx.where(is_word, root_of_width(features) * features, features)
+    if isinstance(embedded, tuple):  # before mlx-vlm 0.3.10
+        return features, *others
+    embedded.inputs_embeds = features
     return embedded
 
 

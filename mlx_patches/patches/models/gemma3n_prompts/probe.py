@@ -25,7 +25,9 @@ def probe_prompt(kind: Any, target: Target) -> Result:
     )
     tokens = mx.array([[5, 9, 2, 7]])
     given = kind.get_input_embeddings(model, tokens)
-    rows = {"inputs_embeds": given.inputs_embeds, "per_layer_inputs": given.per_layer_inputs}
+    is_tuple = isinstance(given, tuple)  # before mlx-vlm 0.3.10
+    embeds, layers = given if is_tuple else (given.inputs_embeds, given.per_layer_inputs)
+    rows = {"inputs_embeds": embeds, "per_layer_inputs": layers}
     return compare_arrays(language(tokens, **rows).logits, language(tokens).logits, 1e-4, "logits'")
 
 

@@ -2,8 +2,9 @@
 
 Why: The servers drop the images of a tool's result at most endpoints; the model answers without
     them. A message of ``/v1/messages`` may have results and then the user's text: the servers put
-    the text first, so that the model answers the result. vllm-mlx, and Rapid-MLX at
-    ``/v1/responses``, show a result that has text parts as Python's text of a list.
+    the text first, so that the model answers the result. vllm-mlx, and at
+    ``/v1/responses`` Rapid-MLX and mlx_vlm.server below 0.7, show a result that has parts as the
+    text of a list.
 How: In each body that an endpoint reads, a message is split between its results and its other
     parts, the texts of a result become one, and images that a server would drop are in a message
     of the user behind the results, as Rapid-MLX does at ``/v1/messages``. This depends on one name
@@ -24,8 +25,13 @@ from ..._shared.request_values import MEDIA
 # The kinds of results, and their fields.
 _FIELDS = {"tool": "content", "function_call_output": "output", "tool_result": "content"}
 # The kinds that a server cannot read in parts, and those whose images it drops.
-_JOINED = {"vllm_mlx": ("tool", "function_call_output"), "rapid_mlx": ("function_call_output",)}
+_JOINED = {
+    "vllm_mlx": ("tool", "function_call_output"),
+    **dict.fromkeys(("mlx_vlm", "rapid_mlx"), ("function_call_output",)),
+}
 _BLIND = {**_JOINED, "mlx_vlm": ("tool", "function_call_output"), "vllm_mlx": tuple(_FIELDS)}
+# What reads an output in parts, in the server of mlx-vlm 0.7.
+_READER = "_response_tool_output_to_text_and_images"
 _TEXTS = ("text", "input_text", "output_text")
 
 
@@ -84,7 +90,9 @@ def take_media(result: dict[str, Any], kind: str, host: str) -> tuple[dict[str, 
     """A result whose parts the server reads, and the images that it would drop."""
     field = _FIELDS[kind]
     parts = result.get(field)
-    if not (isinstance(parts, list) and all(isinstance(one, dict) for one in parts)):
+    reader = hasattr(sys.modules.get("mlx_vlm.server.responses_state"), _READER)
+    is_read = reader and (kind, host) == ("function_call_output", "mlx_vlm")
+    if is_read or not (isinstance(parts, list) and all(isinstance(one, dict) for one in parts)):
         return result, []
     media = [one for one in parts if one.get("type") in MEDIA] if is_blind(kind, host) else []
     if not media and kind not in _JOINED.get(host, ()):
