@@ -379,6 +379,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "rotating-chain": {"tie": lambda cache, *counts: None},
     "kimi-states": {"has_slots": lambda cache: False},
     "mrope-images": {"split_rows": lambda texts, grids, image: iter(())},
+    "video-rate": {
+        "scale_time": lambda grids, step: grids,
+        "_seconds": SimpleNamespace(set=lambda _: None, get=lambda: None, reset=lambda _: None),
+    },
     "minicpm-deltas": {"make_delta": lambda stored: stored},
     "window-mask": {"is_past_window": lambda tokens, window_size: False},
     "dropped-window": {"narrow_mask": lambda mask, *args: mask},

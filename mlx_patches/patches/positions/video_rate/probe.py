@@ -1,0 +1,117 @@
+"""Passes a video's frame rate from the processor to the positions of its prompt."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ....probes.kit import (
+    Result,
+    Target,
+    import_module,
+    mx,
+    require_module,
+    require_own,
+    require_parameter,
+)
+
+IMAGE, VIDEO, START, END = 90, 91, 92, 93
+MERGED, PER_SECOND, FRAMES = 2, 2, 2
+# The grids of patches of a video, and the frames per second from which it was sampled.
+GRID, RATE = (3, 4, 6), 1.0
+
+
+def make_prompt(*grids: Sequence[int], token: int = VIDEO) -> list[int]:
+    """The tokens of a prompt with videos of these grids and text around them."""
+    tokens = [5, 6]
+    for grid in grids:
+        tokens += [START, *[token] * (grid[0] * grid[1] * grid[2] // MERGED**2), END, 7]
+    return tokens
+
+
+def count_positions(
+    tokens: Sequence[int], grids: Sequence[Sequence[int]], steps: Sequence[float]
+) -> list[list[int]]:
+    """The positions along each axis, with ``steps`` between the grids of each video."""
+    found: list[tuple[int, ...]] = []
+    left = list(zip(grids, steps, strict=True))
+    while len(found) < len(tokens):
+        begin = max(map(max, found), default=-1) + 1
+        if tokens[len(found)] not in (IMAGE, VIDEO):
+            found.append((begin,) * 3)
+            continue
+        (times, high, wide), step = left.pop(0)
+        found += [
+            (begin + int(time * step), begin + row, begin + column)
+            for time in range(times)
+            for row in range(high // MERGED)
+            for column in range(wide // MERGED)
+        ]
+    return [list(axis) for axis in zip(*found, strict=True)]
+
+
+class Qwen2_5_VLProcessor:
+    """A processor that drops the frame rate, as the release's does."""
+
+    video_processor = image_processor = SimpleNamespace(temporal_patch_size=FRAMES)
+
+    def __call__(self, text: Any = None, images: Any = None, videos: Any = None, **_: Any) -> Any:
+        return {} if videos is None else {"video_grid_thw": mx.array(videos)}
+
+
+def make_model() -> Any:
+    """A whole model of the release, without weights."""
+    import mlx.nn as nn
+
+    module = require_module("mlx_vlm.models.qwen2_5_vl")
+    kind, whole = module.LanguageModel, module.Model
+    require_parameter(whole.get_input_embeddings, "kwargs")  # up to 0.3.9 it takes no video
+    language = kind.__new__(kind)
+    nn.Module.__init__(language)
+    language.config = SimpleNamespace(
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=START,
+        vision_config=SimpleNamespace(spatial_merge_size=MERGED, tokens_per_second=PER_SECOND),
+    )
+    language.model = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, 1)))
+    tower = Tower()
+    model = whole.__new__(whole)
+    nn.Module.__init__(model)
+    model.config, model.language_model, model.vision_tower = language.config, language, tower
+    return model
+
+
+class Tower:
+    """A vision tower that returns blank features."""
+
+    def __init__(self) -> None:
+        self.patch_embed = SimpleNamespace(proj=SimpleNamespace(weight=mx.zeros(1)))
+
+    def __call__(self, pixels: Any, grids: Any, **_: Any) -> Any:
+        return mx.zeros((grids.prod(axis=-1).sum().item() // MERGED**2, 1))
+
+
+def embed(model: Any, rows: Any, inputs: Any, mask: Any = None) -> tuple[Any, Any]:
+    """The position ids and rope deltas that a release computes when it embeds prompts."""
+    pixels = mx.zeros((1, 1))
+    found = model.get_input_embeddings(rows, pixels, mask=mask, **inputs)
+    positions = getattr(found, "position_ids", None)
+    if positions is not None:
+        return positions, found.rope_deltas
+    return model.language_model._position_ids, model.language_model._rope_deltas
+
+
+def process(grids: Any, rates: Sequence[float] | None) -> Any:
+    """What a release's processor returns for videos."""
+    process_inputs = import_module("mlx_vlm.utils").process_inputs
+    return process_inputs(Qwen2_5_VLProcessor(), "a", videos=grids, fps=rates)
+
+
+def probe(target: Target) -> Result:
+    """Red if the grids of a video have other positions than its frame rate gives."""
+    require_own(target)
+    tokens = make_prompt(GRID)
+    positions, _ = embed(make_model(), mx.array([tokens]), process([GRID], [RATE]))
+    expected = mx.array(count_positions(tokens, [GRID], [PER_SECOND * FRAMES / RATE]))
+    wrong = (positions[:, 0] != expected).any(axis=0).sum().item()
+    return Result(wrong > 0, f"{wrong} of {len(tokens)} tokens have other positions")
