@@ -221,7 +221,7 @@ def test_builtin_matrix_has_builtin_patches(ours):
         if any(not t.supports and t.distribution not in UNMEASURED for t in patch.targets)
     }
     assert set(ours.patches) == measured
-    unmeasured = {"template-sandbox", "host-schema-refs", "rapid-logprobs"}
+    unmeasured = {"template-sandbox", "host-schema-refs", "host-tool-results", "rapid-logprobs"}
     unmeasured |= {"openai-server-answers", "openai-server-hang-up"}
     assert set(catalogue.builtin().ids()) - measured == unmeasured
 
