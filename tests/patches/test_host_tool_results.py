@@ -18,8 +18,10 @@ PARTS = [TEXT, {"type": "output_text", "text": "b"}]
 
 
 @pytest.fixture(autouse=True)
-def _applied(ungated):
+def _applied(ungated, monkeypatch):
     ungated("host-tool-results")
+    for name in ("mlx_vlm.server.responses_state", "vllm_mlx.server"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.mark.parametrize("package", ["mlx_vlm", "vllm_mlx", "rapid_mlx", "app"])

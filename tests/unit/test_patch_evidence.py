@@ -148,7 +148,8 @@ def test_folder_without_patch_is_one_line(tmp_path):
 def test_two_patches_of_one_id_are_one_line(monkeypatch):
     one, other = (patch for patch in list(catalogue.builtin())[:2])
     module = importlib.import_module(other.module)
-    (name,) = (name for name, value in vars(module).items() if getattr(value, "id", "") == other.id)
+    patches = {name: one for name, one in vars(module).items() if isinstance(one, type(other))}
+    (name,) = (name for name, one in patches.items() if one.id == other.id)
     monkeypatch.setattr(module, name, other._replace(id=one.id))
     with pytest.raises(SystemExit, match=f"has the id {one.id} too; rename one"):
         declarations.find()

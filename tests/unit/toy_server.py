@@ -133,7 +133,9 @@ class Answering:
         if chat:
             blind = toy.has("drop", "picture")
             messages = [
-                one | {"content": read(one["content"], blind)} for one in self.fields["messages"]
+                one | {"content": read(one["content"], blind)}
+                for one in self.fields["messages"]
+                if isinstance(one["content"], str) or not toy.has("lost parts")
             ]
             self.prompt = self.language.chat(messages, thinks)
         else:
