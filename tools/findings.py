@@ -35,6 +35,7 @@ from mlx_patches.evidence import outside, store, words
 from mlx_patches.evidence.store import cell_pairs
 from mlx_patches.evidence.words import DEVICES, DTYPES, FLOAT32, METAL_EMULATED
 from mlx_patches.lab import record
+from mlx_patches.patches import catalogue
 
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
 FINDINGS = ROOT / "docs" / "findings.md"
@@ -54,17 +55,18 @@ def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
     """Set to its versions and the result of each of its families.
 
     ``traced`` has the sets in which every repair was traced to patches, ``needed`` the patches that
-    cells needed.
+    cells needed and that still exist.
     """
     facts = {
         one["set"]: {"versions": one["versions"], "families": family_results(one)}
         for one in evidence
     }
-    needs = [cells.values() for one in evidence for cells in one.get("needs", {}).values()]
+    cells = [part for one in evidence for part in one.get("needs", {}).values()]
+    needed = {id_ for part in cells for ids in part.values() for id_ in ids}
     return {
         "sets": facts,
         "traced": [one["set"] for one in evidence if store.is_traced(one)],
-        "needed": sorted({id_ for cells in needs for cell in cells for id_ in cell}),
+        "needed": sorted(needed.intersection(catalogue.builtin().ids())),
     }
 
 
