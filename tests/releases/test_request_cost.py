@@ -184,6 +184,18 @@ def server_stops(n: int, make: Any) -> Callable[[], Any]:
     return lambda: [None for _ in patch.end_at_stops(generate, None, None, args)[1]]
 
 
+def vlm_videos(n: int) -> Callable[[], Any]:
+    """A prompt with many videos of one token."""
+    patch = module_of("positions.video_rate.patch")
+    import mlx.core as mx
+
+    vision = SimpleNamespace(tokens_per_second=2)
+    model = SimpleNamespace(config=SimpleNamespace(video_token_id=7, vision_config=vision))
+    out = mx.zeros((3, 1, 2 * n), mx.int32), mx.zeros((1, 1), mx.int32)
+    tokens = mx.array([[7, 1] * n])
+    return lambda: patch.scale_videos(out, model, tokens, [None] * n, None)
+
+
 class Tokens:
     def __init__(self, texts: list[str]):
         self.rest = map(Response, texts)
@@ -815,6 +827,7 @@ def refuse(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
 
 _ARGUMENTS, _PYTHONIC = "server.tool_arguments.patch", "server.pythonic_calls.patch"
 CASES: dict[str, list[Case]] = {
+    "video-rate": [vlm_videos],
     "server-stop-text": [partial(server_stops, make=make) for make in STOPS],
     "vlm-stop-text": [
         *(partial(vlm_stops, make=make) for make in STOPS),
