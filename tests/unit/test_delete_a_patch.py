@@ -46,9 +46,9 @@ def test_delete_a_patch(copy, area, name):
     ):
         text = (copy / file).read_text()
         (copy / file).write_text(re.sub(line, "", text, flags=re.MULTILINE))
-    for command in WRITE:  # a tool uses the package next to it
-        subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, cwd=copy)
     here = {"cwd": copy, "env": {**os.environ, "PYTHONPATH": str(copy)}}
+    for command in WRITE:
+        subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, **here)
     left = subprocess.run(
         ["grep", "-rlE", f"{name}|{patch_id}", *COPIED[:2], "docs", "compat_matrix.yaml"],
         capture_output=True,
