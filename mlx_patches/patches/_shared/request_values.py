@@ -35,7 +35,7 @@ _LONGEST = 255
 _DEEPEST = 200
 # mlx-vlm has another name for ``json_object``.
 _FORMATS = (None, "text", "object", "json_object", "json_schema")
-_TEXTS = ("text", "input_text", "output_text")
+TEXTS = ("text", "input_text", "output_text")
 MEDIA = frozenset(
     {"image", "image_url", "input_image", "input_audio", "audio", "audio_url"}
     | {"video", "video_url", "input_video"}
@@ -44,7 +44,7 @@ MEDIA = frozenset(
 _NOTES = frozenset({"role", "type", "id", "name", "status", "summary", "content"})
 # The types of a message's parts that some server reads.
 _PARTS = MEDIA.union(
-    _TEXTS,
+    TEXTS,
     ("refusal", "tool_use", "tool_result", "thinking", "redacted_thinking", "document"),
     ("summary_text", "reasoning_text"),
 )
@@ -190,7 +190,7 @@ def find_part_fault(place: str, part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS:
         return f"{place}: a part of type {str(kind)[:20]!r} is not supported"
-    if kind in _TEXTS and not isinstance(part.get("text"), str):
+    if kind in TEXTS and not isinstance(part.get("text"), str):
         return f"{place}: a part of type {kind!r} has no text"
     source = part.get(kind, part.get("image_url", part)) if kind in MEDIA else part
     if isinstance(source, dict) and kind.endswith("_url"):

@@ -29,6 +29,7 @@ from typing import Any
 
 from ....core.errors import is_refusal
 from ....core.verbs import Function, Patch, before, wrap
+from ..._shared.host_bodies import find_host
 from ..._shared.refusals import answer, client_error
 from ..._shared.request_fields import FIELDS
 from ..._shared.request_values import find_value_fault, has_media, read_numbers
@@ -69,9 +70,8 @@ _ENDPOINTS = ("completion", "response", "message", "embedding")
 
 async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
-    endpoint = request.scope.get("endpoint")
-    package = getattr(endpoint, "__module__", "").partition(".")[0]
-    name = getattr(endpoint, "__name__", "")
+    package = find_host(request)
+    name = getattr(request.scope.get("endpoint"), "__name__", "")
     if package not in IGNORED:
         return await read(request)
     try:

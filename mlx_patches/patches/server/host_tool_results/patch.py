@@ -20,7 +20,7 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, wrap
 from ..._shared.host_bodies import find_host
-from ..._shared.request_values import MEDIA
+from ..._shared.request_values import MEDIA, TEXTS
 
 # The kinds of results, and their fields.
 _FIELDS = {"tool": "content", "function_call_output": "output", "tool_result": "content"}
@@ -32,7 +32,6 @@ _JOINED = {
 _BLIND = {**_JOINED, "mlx_vlm": ("tool", "function_call_output"), "vllm_mlx": tuple(_FIELDS)}
 # What reads an output in parts, in the server of mlx-vlm 0.7.
 _READER = "_response_tool_output_to_text_and_images"
-_TEXTS = ("text", "input_text", "output_text")
 
 
 async def read_body(read: Function, request: Any) -> Any:
@@ -109,7 +108,7 @@ def is_blind(kind: str, host: str) -> bool:
 
 def join_texts(parts: list[dict[str, Any]]) -> Any:
     """The parts as one text, if all of them are texts."""
-    found = [one.get("text") for one in parts if one.get("type") in _TEXTS]
+    found = [one.get("text") for one in parts if one.get("type") in TEXTS]
     texts = [one for one in found if isinstance(one, str)]
     return "\n".join(texts) if len(texts) == len(parts) else parts
 
