@@ -722,11 +722,12 @@ def _run(arguments: list[str] | None) -> int | str | None:
     except OSError as error:
         if error.filename is None and error.errno in _NO_OUTPUT:
             raise
-        text = f"{error.filename}: cannot be used ({error.strerror}); give another path"
         if error.errno in (errno.EMFILE, errno.ENFILE):
             text = f"{error.strerror}: raise the limit (ulimit -n)"
         elif error.filename is None:
             text = f"the system refused a call: {error.strerror}"
+        else:
+            text = f"{error.filename}: cannot be used ({error.strerror}); give another path"
         click.echo(f"mlx-patches: {printable(text)}", err=True)
         return 2
     return code if isinstance(code, int) else 0

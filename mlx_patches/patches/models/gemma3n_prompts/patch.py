@@ -26,7 +26,7 @@ def scale_words(embedded: Any, model: Any, /, input_ids: Any) -> Any:
 
 
 def root_of_width(features: Any) -> float:
-    """What the language model multiplies the embeddings of generated tokens by."""
+    """The factor of embeddings in the language model."""
     return float(features.shape[-1] ** 0.5)
 
 

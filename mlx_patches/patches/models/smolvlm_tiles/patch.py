@@ -1,9 +1,10 @@
 """SmolVLM in mlx-vlm up to 0.6: wrong answers to images, whose tiles get no tokens.
 
-Why: An image is cut into tiles, and a prompt has the tokens of each. The processor does not ask the
-    image processor for the numbers of rows and columns, and writes the tokens of a single tile.
-How: The processor is called with the option that returns them.
-Upstream: mlx-vlm 0.7.2 asks for them.
+Why: An image is cut into tiles, and a prompt has the tokens of each. The processor calls the
+    image processor without the option that returns the numbers of rows and columns, and writes the
+    tokens of a single tile.
+How: The processor is called with this option.
+Upstream: mlx-vlm 0.7.2 sets the option.
 Retire when: No supported release is older than mlx-vlm 0.7.2.
 """
 

@@ -1,4 +1,4 @@
-"""Processes an image, and checks that the image processor is to return its rows and columns."""
+"""Processes an image, and reads the options that the image processor gets."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ class Images:
 
 
 def probe(target: Target) -> Result:
-    """Red if the image processor is not asked for the rows and columns of tiles."""
+    """Red if the image processor gets no option to return the rows and columns of tiles."""
     kind, images = own_class_of(target), Images()
     picture = require_module("PIL.Image").new("RGB", (8, 8))
     kind.__call__(SimpleNamespace(image_processor=images), images=[picture])
