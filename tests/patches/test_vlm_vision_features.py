@@ -1,10 +1,12 @@
 import os
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.server.vlm_vision_features.patch import (
     ByState,
+    drop_other_media,
     name_pixels,
     name_state,
     replace_names,
@@ -82,3 +84,18 @@ def test_urls_are_not_cached():
     assert not kept
     features.put("data:image/png;base64,AA", 2)
     assert features.get("data:image/png;base64,AA") == 2
+
+
+def test_caches_of_other_media_are_dropped(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"one")
+    turn = SimpleNamespace(cache="kept", token_ids=[1])
+    for media in ([str(file), None], [str(file)], [None, str(file)]):
+        drop_other_media(turn, media)
+        assert turn.cache == "kept"
+    file.write_bytes(b"another")
+    drop_other_media(turn, [str(file)])
+    assert turn.cache is turn.token_ids is None
+    turn.cache = "next"
+    drop_other_media(turn, [str(file), "a sound"])
+    assert turn.cache is None

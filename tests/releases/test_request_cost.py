@@ -677,7 +677,13 @@ def pixels(n: int) -> Callable[[], Any]:
     patch = module_of("server.vlm_vision_features.patch")
     inputs = {"pixel_values": [list(range(n))], "grid": [[1, 2]] * n}
     names = ["a" * 8] * n
-    return lambda: (patch.name_pixels(inputs), patch.name_state(names), patch.is_remote(names))
+    turn = SimpleNamespace()
+    return lambda: (
+        patch.name_pixels(inputs),
+        patch.name_state(names),
+        patch.is_remote(names),
+        patch.drop_other_media(turn, [names]),
+    )
 
 
 def cut_turns(n: int) -> Callable[[], Any]:

@@ -1,21 +1,28 @@
-"""mlx_vlm.server: a replaced image file is answered from stale features (cached by file name).
+"""mlx_vlm: after an image is replaced, answers are about the old one (kept features or caches).
 
 Why: Image features are cached for later turns by the image's path or URL. If a camera overwrites
-    its file, or a URL returns another picture, the answer is about the first picture.
+    its file, or a URL returns another picture, the answer is about the first picture. With a
+    ``PromptCacheState``, as in ``mlx_vlm.chat`` after ``/image``, the last turn's caches are kept
+    as long as the tokens are the same, and those of two images often are.
 How: The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
-    time and size, and none for a URL, since its content may change.
-Upstream: Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
-Retire when: No supported release caches features by an image's name.
+    time and size, and none for a URL, since its content may change. It drops the last turn's
+    caches if the images, sounds or videos of a turn are others.
+Upstream: Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels, but compares only
+    tokens with the last turn's.
+Retire when: No supported release keeps features or caches by an image's name or tokens.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....core.arrays import mx
 from ....core.verbs import Patch, argument, wrap
 from ..._shared.targets import vlm_server
+
+# Arguments of `stream_generate`; the first three after the prompt are also passed by position.
+MEDIA = ("image", "audio", "video", "pixel_values", "input_features", "pixel_values_videos")
 
 
 def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:
@@ -56,10 +63,22 @@ def add_input(digest: Any, value: Any) -> None:
 def stream_by_state(
     stream: Callable[..., Iterator[Any]], *args: Any, vision_cache: Any = None, **kwargs: Any
 ) -> Iterator[Any]:
-    """Stream an answer; features of files are cached by the files' current state."""
+    """Stream an answer; features and caches are kept for the current state of files."""
     if vision_cache is not None:
         kwargs["vision_cache"] = ByState(vision_cache)
+    if (turn := kwargs.get("prompt_cache_state")) is not None:
+        drop_other_media(turn, [*args[3:], *map(kwargs.get, MEDIA)])
     return stream(*args, **kwargs)
+
+
+def drop_other_media(turn: Any, media: Sequence[Any]) -> None:
+    """Drop the last turn's caches if it had other images, sounds or videos."""
+    digest = hashlib.sha256()
+    add_input(digest, [name_state(one) for one in media if one is not None])
+    key = digest.hexdigest()
+    if getattr(turn, "_mlx_patches_media", key) != key:
+        turn.cache = turn.token_ids = None
+    turn._mlx_patches_media = key
 
 
 class ByState:

@@ -1,4 +1,4 @@
-"""Embeds an image whose file or URL has different content the second time."""
+"""Embeds an image whose file or URL has different content the second time; replaces an image."""
 
 import tempfile
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 from ....probes.kit import (
     Result,
     Target,
+    import_module,
     module_of,
     mx,
     own_class_of,
@@ -71,4 +72,26 @@ def probe_stream(module: Any, kept: Any) -> Result:
                 features = None if given is None else given.tolist()
                 if features != pixels.tolist():
                     return Result(True, f"picture {shown:g} has features {features}")
-    return Result(False, "a changed picture has its own features")
+        return probe_turns(module, str(file), f"{file}.png")
+
+
+def probe_turns(module: Any, first: str, second: str) -> Result:
+    """Stream three turns of a conversation; the last one has another image than the others."""
+    kind = getattr(import_module("mlx_vlm.generate"), "PromptCacheState", None)
+    if kind is None:
+        return Result(False, "a changed picture has its own features")
+    turn, caches = kind(), [import_module("mlx_vlm.models.cache").KVCache()]
+    kept = []
+    for image in (first, first, second):
+        given = capture_options(
+            module,
+            image=image,
+            input_ids=mx.array([[1, 2, 3]]),
+            pixel_values=mx.ones((1, 3)),
+            prompt_cache_state=turn,
+        ).get("prompt_cache")
+        kept.append(given is caches)
+        turn.update([1, 2], caches)
+    if kept != [False, True, False]:
+        return Result(True, f"turns with an image, the same and another keep the caches: {kept}")
+    return Result(False, "a changed picture has its own features and caches")
