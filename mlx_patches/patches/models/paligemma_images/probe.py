@@ -1,5 +1,6 @@
-"""Embeds a prompt with two images at its beginning, and a prompt with each single image."""
+"""Embeds a prompt with two images between texts, and a prompt that begins with each image."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....lab.image_scenarios import whole_of
@@ -8,17 +9,19 @@ from ....probes.kit import Result, Target, compare_arrays, mx, require_own, tiny
 
 
 def probe(target: Target) -> Result:
-    """Red if the second image has other features than in its own prompt."""
+    """Red if an image has other features than at the start of its own prompt."""
     tower = target._replace(module="mlx_vlm.models.paligemma.vision", name="Encoder.__call__")
     require_own(target)
     whole = whole_of(tiny_of(tower))
     vision = whole.module.config.vision_config
     count = (vision.image_size // vision.patch_size) ** 2
 
-    def embed(*seeds: int) -> Any:
-        tokens = [IMAGE] * count * len(seeds) + [1, 2]
+    def embed(*seeds: int, before: Sequence[int] = ()) -> Any:
+        tokens = [*([*before, *[IMAGE] * count] * len(seeds)), 1, 2]
         images = whole.images.inputs(tokens, seeds)
-        return embed_prompt(whole.module, tokens, images)["inputs_embeds"][:, :-2]
+        found = embed_prompt(whole.module, tokens, images)["inputs_embeds"]
+        return found[:, mx.array([place for place, one in enumerate(tokens) if one == IMAGE])]
 
     solo = mx.concatenate([embed(1), embed(2)], axis=1)
-    return compare_arrays(embed(1, 2), solo, 1e-4, "image features'")
+    joined = mx.concatenate([embed(1, 2), embed(1, 2, before=(1,))])
+    return compare_arrays(joined, mx.broadcast_to(solo, joined.shape), 1e-4, "image features'")
