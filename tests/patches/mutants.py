@@ -171,6 +171,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_LAYER": "nowhere",
         "_OLD_KINDS": {},
         "_INDEXED": "nowhere",
+        "_COUNT": "nowhere",
     },
     "draft-kept-cache": {"find_missing": lambda prompt, answer, fed: []},
     "dynamic-rope": {"grow_bases": lambda ends, base, *rest: base * (ends == ends)},

@@ -7,14 +7,16 @@ Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotro
     processor omits the row ends of an image. ERNIE 4.5 VL's type has another name too. mlx-vlm
     0.4 has no chat format for Granite Vision. Its GLM-OCR rejects the RoPE parameters of the tower;
     its Llama 4 needs a field that transformers 5 drops. Qwen4-Exp's full attention has a new name.
+    Gemma 3's number of tokens per image is read from the text part, where no config has it.
 How: The missing old keys are added from the new ones before the config class reads them, and
     Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type and
     processor, a LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format;
     ERNIE's gets the old name. GLM-OCR's tower is read without the RoPE parameters, which it does
-    not need, and Llama 4's with a value of the field, which it ignores.
+    not need, and Llama 4's with a value of the field, which it ignores. Gemma 3's text part gets
+    the number of tokens.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
     are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field, nor
-    Qwen4-Exp's name. mlx-vlm 0.5 has the chat format.
+    Qwen4-Exp's name, nor Gemma 3's number. mlx-vlm 0.5 has the chat format.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
@@ -49,6 +51,7 @@ _NAMES = {
 # The family that has the same chat format as Granite Vision.
 _FORMAT = "llava"
 _INDEXED = "indexed_attention"
+_COUNT = "mm_tokens_per_image"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -112,13 +115,15 @@ def qwen4_exp(params: Params) -> Params:
 
 
 def name_family(config: Any) -> Any:
-    """The content of ``config.json``, with the type by which mlx-vlm knows the model."""
+    """The content of ``config.json``, with the type and fields by which mlx-vlm knows the model."""
     for (kind, part, inner), name in _NAMES.items():
         if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
             if name == _PIXTRAL:
                 with suppress(ImportError):  # its processor is that of such folders
                     import_module(_LLAVA.partition(":")[0])
             return {**config, "model_type": name}
+    if config.get("model_type") == "gemma3" and config.get(_COUNT) and config.get("text_config"):
+        return {**config, "text_config": {_COUNT: config[_COUNT], **config["text_config"]}}
     return config
 
 

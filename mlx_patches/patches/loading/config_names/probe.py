@@ -34,7 +34,8 @@ def probe(target: Target) -> Result:
     """Red if a config with the new names is not loaded, or builds other layers."""
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
-        return pixtral(module)
+        pixtral(module)
+        return gemma3(module)
     if target.name == "LlavaProcessor.from_pretrained":
         return processor(module)
     if target.module == "mlx_vlm.prompt_utils":
@@ -81,17 +82,30 @@ def probe(target: Target) -> Result:
     return Result(given != wanted, detail)
 
 
-def pixtral(utils: Any) -> Result:
-    """Red if the vision tower of a Pixtral that transformers saved is not supported."""
+def pixtral(utils: Any) -> None:
+    """Build the vision tower of a Pixtral that transformers saved."""
     tower = {"model_type": "pixtral", "num_hidden_layers": 1, "hidden_size": 32}
     tower |= {"intermediate_size": 32, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
-    config = {"model_type": "llava", "vision_config": tower}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        kind = utils.load_config(Path(folder))["model_type"]
+    kind = load(utils, {"model_type": "llava", "vision_config": tower})["model_type"]
     made = import_module(f"mlx_vlm.models.{kind}.config").VisionConfig.from_dict(tower)
     import_module(f"mlx_vlm.models.{kind}.vision").VisionModel(made)
-    return Result(False, f"builds the tower of {kind}")
+
+
+def gemma3(utils: Any) -> Result:
+    """Red if a Gemma 3 has another number of tokens per image than its config."""
+    count = {"mm_tokens_per_image": 16}
+    config = load(utils, {"model_type": "gemma3", "text_config": {"head_dim": 8}, **count})
+    kind = import_module("mlx_vlm.models.gemma3.config").TextConfig
+    given = kind.from_dict({**small_config(kind), **config["text_config"]}).mm_tokens_per_image
+    return Result(given != 16, f"{given} tokens per image, 16 in the config")
+
+
+def load(utils: Any, config: Fields) -> Fields:
+    """The content of a folder's config.json, as the release loads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        found: Fields = utils.load_config(Path(folder))
+    return found
 
 
 def processor(llava: Any) -> Result:
