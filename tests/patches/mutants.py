@@ -351,7 +351,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "_KIMI": {},
         "_WEIGHTS": {},
     },
-    "internvl-qwen2": {"_QWEN2": "qwen3"},
+    "internvl-qwen2": {"_KINDS": ("qwen2",)},
     "rotating-keep": {
         "move_oldest": lambda cache: None,
         "move_kept": lambda cache, lost: None,
