@@ -60,7 +60,9 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
         name = "mistral3" if family == "pixtral" else family
         configs = import_module(f"mlx_vlm.models.{name}.config")
         kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
-    named = {"rope_scaling": scaling or None}
+    sections = (config.get("rope_scaling") or {}).get("mrope_section")
+    shared = {"type": "default", "mrope_section": sections} if sections else {}
+    named = {"rope_scaling": {**shared, **scaling} or None}
     if "rope_parameters" in {field.name for field in dataclasses.fields(kind)}:
         own = (config.get("rope_parameters") or {}).items()
         flat = {name: value for name, value in own if not isinstance(value, dict)}
@@ -68,6 +70,8 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
     try:
         args = kind.from_dict({"model_type": family, **config, "rope_scaling": None, **named})
     except ValueError as error:  # the release has no such layers in Mistral 3
+        if sections:
+            raise
         raise NotApplicable(str(error)) from None
     layer = getattr(module, target.name.partition(".")[0])
     # The last layer of each pattern, which is not a sliding one.
