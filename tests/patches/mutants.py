@@ -482,6 +482,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vlm-vision-features": {
         "name_pixels": lambda inputs: "an image",
         "name_state": lambda image: image,
+        "drop_other_media": lambda turn, media: None,
     },
     "server-tool-arguments": {
         "is_integer": lambda text: False,
