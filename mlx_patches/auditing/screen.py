@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..activation.session import LEFT_OUT, session
@@ -31,7 +31,7 @@ WIDTH, HEIGHT = 80, 20
 _INDENT = "    "
 # Below this width a sentence is below its patch, not next to it.
 NARROW = 60
-# Media that are not compared, and how fields of a config begin that only models with them have.
+# Media besides images, and how fields of a config begin that only models with them have.
 _MEDIA = (("audio", "audio_config"), ("video", "video_token"))
 # A line of text, or a table of heads and rows.
 Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -421,7 +421,9 @@ def _images(report: Audit) -> list[str]:
         if pictures and one.shown:
             stages = count_matches(one, one.shown, "stage", report.here())
             folder = report.model.folder if report.model else None
-            media = list_other_media(folder.config if folder else {})
+            measured = zip(one.shown, one.results(one.shown, report.here()), strict=True)
+            names = {cell.name for cell, letter in measured if letter}
+            media = list_other_media(folder.config if folder else {}, names)
             left = f"; {' and '.join(media)} not compared" if media else ""
             return [f"Images match {pictures.outside} in {_add_hint(stages)}{left}."]
         if pictures:
@@ -429,11 +431,12 @@ def _images(report: Audit) -> list[str]:
     return []
 
 
-def list_other_media(config: Mapping[str, Any]) -> list[str]:
-    """The media besides images that a folder's config names, in it or in one of its parts."""
+def list_other_media(config: Mapping[str, Any], stages: Collection[str] = ()) -> list[str]:
+    """The media that a folder's config names, in it or in one of its parts, and no stage does."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     names = [name for part in parts for name, value in part.items() if value is not None]
-    return [media for media, start in _MEDIA if any(name.startswith(start) for name in names)]
+    named = [media for media, start in _MEDIA if any(name.startswith(start) for name in names)]
+    return [media for media in named if media not in stages]
 
 
 def count_matches(one: ModelVerdict, cells: Sequence[HeldCell], kind: str, here: PatchState) -> str:

@@ -303,7 +303,16 @@ SIMPLE: dict[str, dict[str, object]] = {
     "top-p-dtype": {"normalize": lambda logits: logits},
     "top-p-rows": {"has_several_rows": lambda logits, /: False},
     "xtc-rows": {"has_several_rows": lambda logits, /: False},
-    "gemma4-audio-padding": {"count_frames": lambda padding: [padding.shape[1]] * len(padding)},
+    "gemma4-audio-padding": {
+        "count_frames": lambda padding: [padding.shape[1]] * len(padding),
+        "divide_up": lambda frames: frames // 4,
+    },
+    "unified-image-sounds": {"hide_sounds": lambda types: types},
+    "qwen3-omni-sounds": {"OPTION": "padding"},
+    "qwen3-omni-seconds": {
+        "widen": lambda cu_seqlens: cu_seqlens,
+        "count_whole": lambda counted, /, input_lengths: counted,
+    },
     "gemma-image-scale": {
         "round_root": lambda width: 2048**0.5,
         "divide_widths": lambda read, own: 1.0,

@@ -13,9 +13,9 @@ import pytest
 
 from mlx_patches.evidence.words import GREEN, RED
 from mlx_patches.lab import Family
-from mlx_patches.lab.images import published, scenario
+from mlx_patches.lab.images import published, scenario, sounds
 
-ENTRY = "qwen2_vl"
+ENTRY, LISTENER = "qwen2_vl", "qwen3_omni_moe"
 # Not imported here: torch has to be hidden before.
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mlx_vlm") is None, reason="the release set has no mlx-vlm"
@@ -172,6 +172,59 @@ def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):
 
     monkeypatch.setattr(utils, "process_image", process)
     assert reds(stages(want, loaded)) == {"server"}
+
+
+@pytest.fixture(scope="module")
+def heard(want, tmp_path_factory):
+    """What transformers computes for a model with an audio part."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(scenario.KEEP, str(tmp_path_factory.mktemp("sounds")))
+        with scenario.compute_expected(LISTENER) as found:
+            yield found
+
+
+@pytest.fixture
+def listener(heard):
+    from mlx_patches.lab.images.release import Loaded
+
+    loaded = Loaded(heard.folder / "published")
+    return scenario.Compared(published.entry(LISTENER), heard, loaded)
+
+
+def test_sound_is_equal(listener):
+    assert sounds.compare_case(listener, "sound") < scenario.EQUAL
+    assert sounds.generate(listener, "sound") < scenario.EQUAL
+    assert sounds.serve(listener, "sound") == 0
+
+
+def test_wrong_scale_is_of_audio_tower(listener, monkeypatch):
+    own = type(listener.loaded.model.thinker.audio_tower)
+    own = next(kind for kind in own.__mro__ if kind.__module__.startswith("mlx_vlm"))
+    wrap(monkeypatch, own, "__call__", lambda out: out * 1.1)
+    assert "from the" in sounds.compare_case(listener, "sound")
+
+
+def test_missing_token_is_of_sound(listener, monkeypatch):
+    def shorten(inputs):
+        return {**inputs, "input_ids": inputs["input_ids"][:, 1:]}
+
+    wrap(monkeypatch, listener.loaded, "inputs", shorten)
+    cell = sounds.compare(listener)
+    assert cell.verdict == RED and "sound: ids of 36 for 37 tokens" in cell.detail
+
+
+def test_silence_in_server_is_of_sound(listener, monkeypatch):
+    own, answers = listener.loaded.generate, {}
+
+    def generate(prompt, *options):
+        if prompt not in answers:
+            answers[prompt] = own(prompt, *options)
+        return answers[prompt]
+
+    monkeypatch.setattr(listener.loaded, "generate", generate)
+    assert sounds.serve(listener, "sound") == 0
+    wrap(monkeypatch, importlib.import_module("mlx_vlm.utils"), "load_audio", lambda out: out * 0)
+    assert " for " in sounds.serve(listener, "sound")
 
 
 COLUMNS_FIRST = """

@@ -80,6 +80,7 @@ def test_media_that_are_not_compared():
     assert screen.list_other_media(config) == ["audio"]
     omni = {"thinker_config": {**config, "video_token_id": 8}}
     assert screen.list_other_media(omni) == ["audio", "video"]
+    assert screen.list_other_media(omni, {"model", "audio"}) == ["video"]
     assert screen.list_other_media({"audio_config": None, "audio_token_id": 7}) == []
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from . import pictures, published
+from . import pictures, published, sounds
 
 # The tokens that are generated after a prompt.
 DECODED = 8
@@ -27,6 +27,7 @@ DECODED = 8
 LONGEST = 4000
 # The parts whose output is compared, by the names that either implementation has for them.
 PARTS = {
+    "audio": ("audio_tower", "embed_audio"),
     "tower": ("visual", "vision_tower", "vision_model", "embed_vision"),
     "projector": ("multi_modal_projector", "multi_modality_projector", "connector", "embed_vision"),
 }
@@ -84,6 +85,7 @@ def check_lanczos(images: Any, torchvision: str) -> None:
 def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     """Make an entry's folder and arrays; returns the facts about its cases."""
     import numpy as np
+    import transformers
 
     home = folder / "published"
     home.mkdir()
@@ -98,7 +100,12 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         check_lanczos(processor.image_processor, metadata.version("torchvision"))
         default = resize_columns_first(processor.image_processor)
     seen = watch(model)
-    for case in pictures.CASES:
+    try:
+        check_version(one.get("audio") or {}, transformers.__version__)
+        heard = sounds.find_cases(one)
+    except ValueError as error:
+        heard, facts["silent"] = [], str(error)
+    for case in (*pictures.CASES, *heard):
         outcome: dict[str, Any] = {}
         facts["cases"][case] = outcome
         try:
@@ -110,11 +117,11 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{key}"] = numpy(value)
-        if pictures.CASES[case].images:
+        if pictures.find(case).images and case in pictures.CASES:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value
-        if pictures.CASES[case].runs and outcome["tokens"] <= LONGEST:
+        if pictures.find(case).runs and outcome["tokens"] <= LONGEST:
             seen.clear()
             try:
                 found = run(model, inputs, ids)
@@ -231,12 +238,16 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
-    count = len(pictures.CASES[case].images)
-    check_count(one, count)
+    shown, heard = pictures.find(case).images, sounds.save(folder, case)
+    check_count(one, len(shown))
     images = open_images(one, folder, case, seed)
-    prompt = published.prompt(one, count)
+    prompt = published.prompt(one, len(shown), len(heard))
     inputs = processor(
-        images=images or None, text=[prompt], return_tensors="pt", add_special_tokens=False
+        images=images or None,
+        text=[prompt],
+        return_tensors="pt",
+        add_special_tokens=False,
+        **({"audio": [sounds.read(path) for path in heard]} if heard else {}),
     )
     return inputs.to(torch.float32)  # Llama 4 makes pixels of bfloat16
 

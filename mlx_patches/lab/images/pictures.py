@@ -1,4 +1,4 @@
-"""The test images: gradients, edges and noise, in shapes that processors treat differently."""
+"""The test prompts, and their images: gradients, edges and noise, of several shapes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 
 class Case(NamedTuple):
-    """The images of one prompt: width, height and mode of each.
+    """The images of one prompt: width, height and mode of each; and the samples of its sounds.
 
     ``runs``: the model runs on it too; if not, only the processors are compared.
     """
 
     images: tuple[tuple[int, int, str], ...]
     runs: bool = False
+    sounds: tuple[int, ...] = ()
 
 
 CASES = {
@@ -33,10 +34,26 @@ CASES = {
 }
 
 
+# Compared only with models that have an audio part. A fourth of all lengths ends with an incomplete
+# frame; whole seconds fill the chunks of Qwen3-Omni.
+SOUNDS = {
+    "sound": Case((), runs=True, sounds=(7600,)),
+    "odd sound": Case((), runs=True, sounds=(7137,)),
+    "seconds": Case((), runs=True, sounds=(32000,)),
+    "long sound": Case((), runs=True, sounds=(144963,)),
+    "sounds": Case((), runs=True, sounds=(3121, 7600)),
+    "sound and image": Case(((224, 224, "RGB"),), runs=True, sounds=(7031,)),
+}
+
+
+def find(case: str) -> Case:
+    return CASES.get(case) or SOUNDS[case]
+
+
 def save(folder: Path, case: str, seed: int = 0) -> list[str]:
     """Write the images of a case once; returns their paths."""
     paths = []
-    for place, (width, height, mode) in enumerate(CASES[case].images):
+    for place, (width, height, mode) in enumerate(find(case).images):
         path = folder / f"{case}-{place}-{seed}.png"
         if not path.exists():
             draw(width, height, mode, 17 * place + len(case) + 100 * seed).save(path)

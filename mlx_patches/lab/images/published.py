@@ -22,6 +22,7 @@ TEMPLATE = (
     "{{ start }}{% for message in messages %}{{ message['role'] + ': ' }}"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ image }}"
+    "{% elif part['type'] == 'audio' %}{{ audio }}"
     "{% else %}{{ part['text'] if 'text' in part else part['content'] }}{% endif %}{% endfor %}"
     "{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 )
@@ -58,9 +59,10 @@ def is_respelled(one: Json, other: Json) -> bool:
     return {**one, STOP: None} != {**other, STOP: None}
 
 
-def prompt(one: Json, images: int) -> str:
-    """A prompt with this number of images, then the question."""
+def prompt(one: Json, images: int, sounds: int = 0) -> str:
+    """A prompt with this number of images and sounds, then the question."""
     shown = (one["image"] + ("" if one.get("joined") else "\n")) * images
+    shown += f"{one['audio']['token']}\n" * sounds if sounds else ""
     return f"{'<bos>' if one.get('bos') else ''}{shown}{one.get('ask', QUESTION)}"
 
 
@@ -84,7 +86,10 @@ def write_tokenizer(one: Json, folder: Path) -> tuple[dict[str, int], int]:
         names["extra_special_tokens"] = one["names"]
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=100000, **names)
     start = "<bos>" if one.get("bos") else ""
-    fast.chat_template = TEMPLATE.replace("{{ start }}", start).replace("{{ image }}", one["image"])
+    words = {"start": start, "image": one["image"], "audio": (one.get("audio") or {}).get("token")}
+    fast.chat_template = TEMPLATE
+    for name, word in words.items():
+        fast.chat_template = fast.chat_template.replace(f"{{{{ {name} }}}}", word or "")
     fast.save_pretrained(folder)
     return {token: fast.convert_tokens_to_ids(token) for token in special}, len(fast)
 

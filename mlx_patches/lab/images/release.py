@@ -54,7 +54,7 @@ class Loaded:
 
         return keep
 
-    def inputs(self, prompt: str, images: Sequence[str]) -> Arrays:
+    def inputs(self, prompt: str, images: Sequence[str], sounds: Sequence[str] = ()) -> Arrays:
         prepare = importlib.import_module("mlx_vlm.utils").prepare_inputs
         config = self.model.config
         names = ("image_token_index", "image_token_id")
@@ -62,6 +62,7 @@ class Loaded:
         found = prepare(
             self.processor,
             images=list(images) or None,
+            audio=list(sounds) or None,
             prompts=[prompt],
             image_token_index=token,
             add_special_tokens=False,
@@ -91,11 +92,17 @@ class Loaded:
         return [array(logprobs).reshape(-1) for _, logprobs in steps]
 
     def generate(
-        self, prompt: str, images: Sequence[str], sampler: Any, count: int = DECODED + 1
+        self,
+        prompt: str,
+        images: Sequence[str],
+        sampler: Any,
+        count: int = DECODED + 1,
+        sounds: Sequence[str] = (),
     ) -> str:
         """The text of the public function, whose sampler records the log-probabilities."""
         vlm = importlib.import_module("mlx_vlm")
         options = {"max_tokens": count, "sampler": sampler, "verbose": False}
+        options |= {"audio": list(sounds)} if sounds else {}
         found = vlm.generate(self.model, self.processor, prompt, list(images) or None, **options)
         return str(getattr(found, "text", found))
 

@@ -23,7 +23,7 @@ from typing import Any
 from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
-from . import pictures, published, rules
+from . import pictures, published, rules, sounds
 from .release import WITHOUT, NeedsTorch
 
 NAME = "reference-images"
@@ -42,7 +42,12 @@ TORCH = "MLX_PATCHES_LAB_IMAGES_TORCH"
 # The longest chunk of a prompt that cuts an image.
 CHUNK = 16
 # The parts of a model whose features are compared if its logits differ, in order.
-FEATURES = {"tower": "vision tower", "projector": "projector", "merged": "merged embeddings"}
+FEATURES = {
+    "audio": "audio tower",
+    "tower": "vision tower",
+    "projector": "projector",
+    "merged": "merged embeddings",
+}
 _BACKEND = ", some to transformers' torchvision backend"
 
 Arrays = Mapping[str, Any]
@@ -154,7 +159,7 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
     except Exception as error:
         # Unless transformers writes the published folder, the lab's copy may be at fault.
         written = one["source"].startswith("convert_")
-        reason = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
+        reason = f"{'it' if written else 'the copy of the lab'} does not load: {put_in_line(error)}"
         yield "load", Cell(RED if written else NOT_APPLICABLE, reason)
         return
     if only_model:
@@ -169,7 +174,10 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
         try:
             loaded = Loaded(want.folder / "saved", bool(only_model))
         except Exception as error:
-            yield "saved", Cell(RED, f"does not load as transformers saves it: {_line(error)}")
+            yield (
+                "saved",
+                Cell(RED, f"does not load as transformers saves it: {put_in_line(error)}"),
+            )
         else:
             yield "saved", Compared(one, want, loaded).model(("square", "two", "text"))
 
@@ -193,7 +201,7 @@ def read_config(want: Expected, spelling: str) -> Any:
     return json.loads((want.folder / spelling / "config.json").read_text())
 
 
-def _line(error: BaseException) -> str:
+def put_in_line(error: BaseException) -> str:
     """The error in one line, with the last name of each path: evidence has no other folders."""
     text = re.sub(r"(?<!\w)/[\w./-]*/(?=\w)", "", f"{type(error).__name__}: {error}")
     return " ".join(text.split())[:240]
@@ -216,10 +224,11 @@ class Compared:
             try:
                 self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
             except Exception as error:
-                self.failed[case] = _line(error)
+                self.failed[case] = put_in_line(error)
 
     def prompt(self, case: str) -> str:
-        return published.prompt(self.one, len(pictures.CASES[case].images))
+        found = pictures.find(case)
+        return published.prompt(self.one, len(found.images), len(found.sounds))
 
     def images(self, case: str) -> list[str]:
         return pictures.save(self.want.folder, case)
@@ -244,6 +253,8 @@ class Compared:
         yield "request", self.requests()
         yield "fields", self.fields()
         yield "chat", self.chat()
+        if self.one.get("audio"):
+            yield "audio", sounds.compare(self)
         if model.verdict == RED:
             return  # the rest would repeat it
         for stage, call in (
@@ -263,10 +274,14 @@ class Compared:
         """Whether transformers has the PIL backend for this model."""
         return bool(self.want.facts.get("pil", True))
 
+    @property
+    def equal(self) -> float:
+        """The largest difference of equal results that start from the release's own pixels."""
+        return ROUNDED if self.has_default_pixels or not self.has_pil else EQUAL
+
     def judge(self, off: Mapping[Any, Any]) -> Cell:
         """The cell of stages that start from the release's own pixels."""
-        is_rounded = self.has_default_pixels or not self.has_pil
-        return verdict(off, ROUNDED if is_rounded else EQUAL)
+        return verdict(off, self.equal)
 
     @property
     def differs_without_image(self) -> bool:
@@ -320,7 +335,7 @@ class Compared:
                 if share > EQUAL:
                     off[case] = f"{share:.2g}{self.where(case)}"
             except Exception as error:
-                off[case] = self.found[case] = _line(error)
+                off[case] = self.found[case] = put_in_line(error)
         worst = max((one for one in self.found.values() if not isinstance(one, str)), default=None)
         if not cases:
             return Cell(NOT_APPLICABLE, "transformers ran no prompt")
@@ -374,7 +389,7 @@ class Compared:
                 try:
                     found[case] = self.rows_off(case, self.run(case))
                 except Exception as error:
-                    found[case] = _line(error)
+                    found[case] = put_in_line(error)
         return self.judge(found)
 
     def has_same_inputs(self, case: str) -> bool:
@@ -436,7 +451,7 @@ class Compared:
         for case in filter(self.own.__contains__, ("square", "text")):
             images = self.images(case)
             texts = [chat(home, images, published.QUESTION)]
-            for prompt in self.conversation(len(images)):
+            for prompt in self.conversation({"type": "image"}, len(images)):
                 texts.append(self.loaded.generate(prompt, images, argmax, TOKENS))
             # Incomplete characters are decoded differently, and a server may strip spaces.
             got, *want = (text.replace("\ufffd", "").strip() for text in texts)
@@ -455,19 +470,19 @@ class Compared:
             return Cell(NOT_APPLICABLE, "published folders have no chat template")
         off = {}
         for images in range(3):
-            want = self.conversation(images)
+            want = self.conversation({"type": "image"}, images)
             try:
                 got = self.loaded.chat(images, published.QUESTION)
             except Exception as error:
-                got = _line(error)
+                got = put_in_line(error)
             if got not in want:
                 off[f"{images} images"] = f"{got!r} for {want[0]!r}"[:160]
         return Cell(RED, describe_off(off)) if off else Cell(GREEN, "equal")
 
-    def conversation(self, images: int) -> list[str]:
-        """Transformers' prompt of a message with images before the text, and with them after it."""
+    def conversation(self, part: Mapping[str, str], count: int) -> list[str]:
+        """Transformers' prompt of a message with parts before the text, and with them after it."""
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
-        parts = [{"type": "image"}] * images + [{"type": "text", "text": published.QUESTION}]
+        parts = [part] * count + [{"type": "text", "text": published.QUESTION}]
         return [
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True

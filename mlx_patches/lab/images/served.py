@@ -17,12 +17,15 @@ from ..server.client import CHAT, Client
 SECONDS, TOKENS = 120.0, 24
 
 
-def chat(folder: Path, images: Sequence[str], text: str) -> str:
-    """The server's greedy answer to a user's message with images."""
-    data = (base64.b64encode(Path(path).read_bytes()).decode() for path in images)
-    urls = ({"url": f"data:image/png;base64,{one}"} for one in data)
-    parts = [*({"type": "image_url", "image_url": url} for url in urls)]
-    content = [*parts, {"type": "text", "text": text}]
+def chat(folder: Path, images: Sequence[str], text: str, sounds: Sequence[str] = ()) -> str:
+    """The server's greedy answer to a user's message with images and sounds."""
+    urls = ({"url": f"data:image/png;base64,{encode(one)}"} for one in images)
+    heard = ({"data": encode(one), "format": "wav"} for one in sounds)
+    content = [
+        *({"type": "image_url", "image_url": url} for url in urls),
+        *({"type": "input_audio", "input_audio": one} for one in heard),
+        {"type": "text", "text": text},
+    ]
     body = {
         "model": str(folder),
         "messages": [{"role": "user", "content": content}],
@@ -34,6 +37,10 @@ def chat(folder: Path, images: Sequence[str], text: str) -> str:
     if answer.status != 200:
         raise RuntimeError(f"HTTP {answer.status}: {answer.error}")
     return answer.text
+
+
+def encode(path: str) -> str:
+    return base64.b64encode(Path(path).read_bytes()).decode()
 
 
 @contextmanager
