@@ -92,8 +92,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
     if "renamed" in one or "transposed" in one:
-        rewrite(home / "model.safetensors", one.get("renamed", {}), one.get("transposed", ()))
-    processor, default = processors(home)
+        rewrite(home / "model.safetensors", one.get("renamed", {}), one)
+    processor, default = processors(folder / "saved")
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
     if default is None:
@@ -116,7 +116,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         outcome["tokens"] = int(inputs["input_ids"].shape[1])
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
-                arrays[f"{case}/in/{key}"] = numpy(value)
+                arrays[f"{case}/in/{one.get('inputs', {}).get(key, key)}"] = numpy(value)
         if pictures.find(case).images and case in pictures.CASES:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
@@ -148,6 +148,8 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
     model = model.float().eval()
+    if amend := AMENDED.get(one["type"]):
+        amend(model.model)
     for name, value in model.state_dict().items():
         if not value.is_floating_point():
             continue
@@ -166,17 +168,73 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     return model, ids
 
 
-def rewrite(path: Path, renamed: Mapping[str, str], transposed: Sequence[str] = ()) -> None:
-    """Rename the weights of a file by patterns; swap rows and columns if a name ends like these."""
+def amend_mllama(model: Any) -> None:
+    """Correct what transformers computes for an image of Llama 3.2 Vision.
+
+    Meta's code takes the state before a layer of the tower, and masks tokens before the image.
+    """
+    import torch
+
+    def shift_states(_: Any, args: Any, output: Any) -> None:
+        output.hidden_states = (*args, *output.hidden_states[:-1])
+
+    def skip_tokens(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        rows = kwargs["full_text_row_masked_out_mask"]
+        return output if rows is None else torch.where(rows[:, 0] > 0, output, args[0])
+
+    model.vision_model.transformer.register_forward_hook(shift_states)
+    for at in model.language_model.cross_attention_layers:
+        model.language_model.layers[at].register_forward_hook(skip_tokens, with_kwargs=True)
+
+
+def amend_hunyuan(model: Any) -> None:
+    """Correct what transformers computes for an image of HunyuanOCR.
+
+    Tencent's code gives both halves of a rotated pair the same axis, and samples the positions of
+    the patches by a factor that is a little larger than the ratio of the sides.
+    """
+    import torch
+
+    rotary, patches = model.language_model.rotary_emb, model.vision_tower.embeddings
+
+    def divide(frequencies: Any) -> Any:
+        parts = frequencies.split(rotary.mrope_section, dim=-1)
+        return torch.cat([part[axis] for axis, part in enumerate(parts)] * 2, dim=-1)
+
+    def sample(features: Any, *sides: int) -> Any:
+        edge = patches.position_edge
+        grid = patches.position_embedding.weight[1:].reshape(1, edge, edge, -1).permute(0, 3, 1, 2)
+        scale = [(float(side) + 0.1) / edge for side in sides]
+        found = torch.nn.functional.interpolate(grid, scale_factor=scale, mode="bilinear")
+        return found.permute(0, 2, 3, 1).flatten(1, 2)
+
+    rotary.recomposition_frequencies = divide
+    patches.interpolate_pos_encoding = sample
+
+
+# Corrections of what transformers computes, by model type.
+AMENDED = {"hunyuan_vl": amend_hunyuan, "mllama": amend_mllama}
+
+
+def rewrite(path: Path, renamed: Mapping[str, str], one: published.Json | None = None) -> None:
+    """Rename the weights of a file by patterns; then change those that an entry names."""
+    import torch
     from safetensors.torch import load_file, save_file
 
-    found = {}
+    one, found = one or {}, {}
     for name, value in load_file(path).items():
-        if transposed and name.endswith(tuple(transposed)):
+        if name.endswith(tuple(one.get("transposed", ()))):
             value = value.mT
         for pattern, new in renamed.items():
             name = re.sub(pattern, new, name)
+        for end, shape in one.get("reshaped", {}).items():
+            value = value.reshape(shape) if name.endswith(end) else value
         found[name] = value.contiguous()
+    for whole, (first, *others) in one.get("fused", {}).items():
+        for name in [name for name in found if f".{first}." in name and "vision" in name]:
+            names = [name, *(name.replace(f".{first}.", f".{other}.") for other in others)]
+            found[name.replace(f".{first}.", f".{whole}.")] = torch.cat([*map(found.pop, names)])
+    found |= {name: torch.zeros(shape) for name, shape in one.get("unused", {}).items()}
     path.unlink()  # the copy has a link to it
     save_file(found, path, {"format": "pt"})
 
@@ -240,6 +298,8 @@ def process_case(
 
     shown, heard = pictures.find(case).images, sounds.save(folder, case)
     check_count(one, len(shown))
+    if why := one.get("skipped", {}).get(case):
+        raise ValueError(f"transformers {why}")
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(shown), len(heard))
     inputs = processor(

@@ -48,7 +48,7 @@ def entry(name: str) -> Json:
         made["text"] = {}
     for field in own.get("no-vision", ()):
         made["vision"].pop(field, None)
-    merge(made, json.loads(json.dumps(own)))
+    merge(made, json.loads(json.dumps(own).replace('"null"', "null")))
     made.setdefault("family", name.split()[0])
     made.setdefault("type", made["family"])
     return made

@@ -48,6 +48,8 @@ _NAMES = {
     ("llava_next", "text_config", "granite"): "granite_vision",
     ("ernie4_5_vl_moe", "text_config", "ernie4_5_vl_moe_text"): "ernie4_5_moe_vl",
 }
+# The part of DeepSeek-VL's config whose fields mlx-vlm reads as ``text_config``.
+_LANGUAGE = "language_config"
 # The family that has the same chat format as Granite Vision.
 _FORMAT = "llava"
 _INDEXED = "indexed_attention"
@@ -116,6 +118,8 @@ def qwen4_exp(params: Params) -> Params:
 
 def name_family(config: Any) -> Any:
     """The content of ``config.json``, with the type and fields by which mlx-vlm knows the model."""
+    if config.get("model_type") == "multi_modality" and _LANGUAGE in config:
+        return {"text_config": config[_LANGUAGE], **config}
     for (kind, part, inner), name in _NAMES.items():
         if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
             if name == _PIXTRAL:
