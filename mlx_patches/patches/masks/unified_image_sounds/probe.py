@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, own_class_of, require_own
+from ....probes.kit import Result, Target, mx, own_class_of, require_own, require_parameter
 
 # An image, a sound and text.
 TYPES = (1, 1, 3, 0)
@@ -11,9 +11,10 @@ TYPES = (1, 1, 3, 0)
 
 def probe(target: Target) -> Result:
     """Red if an image's first token does not see its last one, or if the prompt may be cut."""
-    require_own(target)
+    function = require_own(target)
     kind, types = own_class_of(target), mx.array([TYPES])
     if target.name.endswith("_make_masks"):
+        require_parameter(function, "mm_token_type_ids")
         mask = make_mask(kind, types)  # of a causal one only the name
         sees = not isinstance(mask, str) and bool(mask.reshape(mask.shape[-2:])[0, 1].item())
         return Result(not sees, f"an image's first token sees its last one: {sees}")
