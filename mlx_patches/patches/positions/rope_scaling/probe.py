@@ -60,9 +60,7 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
         name = "mistral3" if family == "pixtral" else family
         configs = import_module(f"mlx_vlm.models.{name}.config")
         kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
-    sections = (config.get("rope_scaling") or {}).get("mrope_section")
-    shared = {"type": "default", "mrope_section": sections} if sections else {}
-    named = {"rope_scaling": {**shared, **scaling} or None}
+    named = {"rope_scaling": scaling or None}
     if "rope_parameters" in {field.name for field in dataclasses.fields(kind)}:
         own = (config.get("rope_parameters") or {}).items()
         flat = {name: value for name, value in own if not isinstance(value, dict)}
@@ -70,8 +68,6 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
     try:
         args = kind.from_dict({"model_type": family, **config, "rope_scaling": None, **named})
     except ValueError as error:  # the release has no such layers in Mistral 3
-        if sections:
-            raise
         raise NotApplicable(str(error)) from None
     layer = getattr(module, target.name.partition(".")[0])
     # The last layer of each pattern, which is not a sliding one.
