@@ -506,7 +506,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "step3-images": {"is_padded": lambda width, height: True, "split_text": lambda text, _: []},
     "gemma4-features": {
         "clear_padding": lambda hidden_states: hidden_states,
-        "bound_mask": lambda mask: mask,
+        "limit_mask": lambda mask: mask,
         "project": pass_on,
         "read_each": pass_on,
     },

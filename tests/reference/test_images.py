@@ -13,7 +13,7 @@ import pytest
 
 from mlx_patches.evidence.words import GREEN, RED
 from mlx_patches.lab import Family
-from mlx_patches.lab.images import published, scenario, sounds
+from mlx_patches.lab.images import heard, published, scenario
 
 ENTRY, LISTENER = "qwen2_vl", "qwen3_omni_moe"
 # Not imported here: torch has to be hidden before.
@@ -175,7 +175,7 @@ def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def heard(want, tmp_path_factory):
+def wanted_sounds(want, tmp_path_factory):
     """What transformers computes for a model with an audio part."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(scenario.KEEP, str(tmp_path_factory.mktemp("sounds")))
@@ -184,24 +184,24 @@ def heard(want, tmp_path_factory):
 
 
 @pytest.fixture
-def listener(heard):
+def listener(wanted_sounds):
     from mlx_patches.lab.images.release import Loaded
 
-    loaded = Loaded(heard.folder / "published")
-    return scenario.Compared(published.entry(LISTENER), heard, loaded)
+    loaded = Loaded(wanted_sounds.folder / "published")
+    return scenario.Compared(published.entry(LISTENER), wanted_sounds, loaded)
 
 
 def test_sound_is_equal(listener):
-    assert sounds.compare_case(listener, "sound") < scenario.EQUAL
-    assert sounds.generate(listener, "sound") < scenario.EQUAL
-    assert sounds.serve(listener, "sound") == 0
+    assert heard.compare_case(listener, "sound") < scenario.EQUAL
+    assert heard.generate(listener, "sound") < scenario.EQUAL
+    assert heard.serve(listener, "sound") == 0
 
 
 def test_wrong_scale_is_of_audio_tower(listener, monkeypatch):
     own = type(listener.loaded.model.thinker.audio_tower)
     own = next(kind for kind in own.__mro__ if kind.__module__.startswith("mlx_vlm"))
     wrap(monkeypatch, own, "__call__", lambda out: out * 1.1)
-    assert "from the" in sounds.compare_case(listener, "sound")
+    assert "from the" in heard.compare_case(listener, "sound")
 
 
 def test_missing_token_is_of_sound(listener, monkeypatch):
@@ -209,7 +209,7 @@ def test_missing_token_is_of_sound(listener, monkeypatch):
         return {**inputs, "input_ids": inputs["input_ids"][:, 1:]}
 
     wrap(monkeypatch, listener.loaded, "inputs", shorten)
-    cell = sounds.compare(listener)
+    cell = heard.compare(listener)
     assert cell.verdict == RED and "sound: ids of 36 for 37 tokens" in cell.detail
 
 
@@ -222,9 +222,9 @@ def test_silence_in_server_is_of_sound(listener, monkeypatch):
         return answers[prompt]
 
     monkeypatch.setattr(listener.loaded, "generate", generate)
-    assert sounds.serve(listener, "sound") == 0
+    assert heard.serve(listener, "sound") == 0
     wrap(monkeypatch, importlib.import_module("mlx_vlm.utils"), "load_audio", lambda out: out * 0)
-    assert " for " in sounds.serve(listener, "sound")
+    assert " for " in heard.serve(listener, "sound")
 
 
 COLUMNS_FIRST = """

@@ -10,7 +10,6 @@ import importlib
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,13 +23,11 @@ from typing import Any
 from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
-from . import pictures, published, rules, sounds
+from . import heard, pictures, published, rules
+from .judge import EQUAL, argmax, describe_off, difference, is_alike, put_in_line, verdict
 from .release import WITHOUT, NeedsTorch
 
 NAME = "reference-images"
-# The largest difference of equal results, as a share of the scale; transformers and the release
-# differ by less than a tenth of this in float32.
-EQUAL = 1e-4
 # The largest difference of equal pixels: they are rounded to bytes before they are normalized.
 EQUAL_PIXELS = 1e-3
 # The same where transformers has no PIL backend: a rounded pixel may differ by one of 255 levels.
@@ -211,12 +208,6 @@ def is_written(one: published.Json) -> bool:
     return bool(one["source"].startswith("convert_"))
 
 
-def put_in_line(error: BaseException) -> str:
-    """The error in one line, with the last name of each path: evidence has no other folders."""
-    text = re.sub(r"(?<!\w)/[\w./-]*/(?=\w)", "", f"{type(error).__name__}: {error}")
-    return " ".join(text.split())[:240]
-
-
 class Compared:
     """The stages of one loaded folder against what transformers computed."""
 
@@ -264,7 +255,7 @@ class Compared:
         yield "fields", self.fields()
         yield "chat", self.chat()
         if self.one.get("audio"):
-            yield "audio", sounds.compare(self)
+            yield "audio", heard.compare(self)
         if model.verdict == RED:
             return  # the rest would repeat it
         for stage, call in (
@@ -543,11 +534,6 @@ class Compared:
         return max(row_off(row, one) for row, one in zip(rows, want, strict=True))
 
 
-def argmax(logprobs: Any) -> Any:
-    """The most likely token."""
-    return logprobs.argmax(-1)
-
-
 class Sampler:
     """Samples the reference's token after the nearest of its rows, whatever the release's order.
 
@@ -584,31 +570,11 @@ def row_off(row: Any, want: Any) -> float:
     return float(np.abs(own - want).max() / np.abs(want - want.mean()).max())
 
 
-def is_alike(shape: Sequence[int], value: Any) -> bool:
-    """Whether a shape is that of an array, except for axes of length 1."""
-    return [one for one in shape if one != 1] == [one for one in value.shape if one != 1]
-
-
 def has_other_layout(own: Any, want: Any) -> bool:
     """Whether a release's pixels are a list of arrays, or have other dimensions."""
     if own is None or want is None or isinstance(own, list):
         return isinstance(own, list)
     return bool(own.ndim != want.ndim) and not is_alike(own.shape, want)
-
-
-def difference(own: Any, want: Any) -> Any:
-    """The largest difference of two arrays, or a sentence if their shapes differ."""
-    import numpy as np
-
-    if is_alike(own.shape, want):
-        own = own.reshape(want.shape)
-    if own.shape != want.shape and own.ndim == want.ndim >= 3:
-        own = np.moveaxis(own, -1, -3)
-    if own.shape != want.shape:
-        if own.ndim == want.ndim == 2 and len(own) == len(want) == 1:
-            return f"{own.shape[1]} for {want.shape[1]} tokens"
-        return f"shape {own.shape} for {want.shape}"
-    return float(np.abs(own.astype(np.float64) - want).max()) if own.size else 0.0
 
 
 def nearest(own: Any, want: Any, default: Any) -> Any:
@@ -626,22 +592,3 @@ def share(own: Any, want: Any) -> float:
 
     scale = max(float(np.abs(want).max()), 1e-9)
     return float(np.abs(own.reshape(want.shape).astype(np.float64) - want).max()) / scale
-
-
-def verdict(off: Mapping[Any, Any], equal: float = EQUAL) -> Cell:
-    """Green if every case is equal: a share of the scale; a sentence is an error."""
-    if not off:
-        return Cell(NOT_APPLICABLE, "no case")
-    wrong = {c: one for c, one in off.items() if isinstance(one, str) or not one <= equal}
-    worst = max((one for one in off.values() if not isinstance(one, str)), default=None)
-    return Cell(RED, describe_off(wrong), worst) if wrong else Cell(GREEN, "equal", worst)
-
-
-def describe_off(off: Mapping[str, Any]) -> str:
-    groups: dict[str, list[str]] = {}
-    for case, one in off.items():
-        groups.setdefault(one if isinstance(one, str) else f"{one:.2g}", []).append(case)
-    return "; ".join(
-        f"{', '.join(cases)}: off by {one}" if one[0].isdigit() else f"{', '.join(cases)}: {one}"
-        for one, cases in groups.items()
-    )

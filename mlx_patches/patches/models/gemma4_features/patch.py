@@ -22,7 +22,7 @@ def clear_padding(hidden_states: Any, padding_positions: Any) -> Any:
     return mx.where(padding_positions[..., None], 0, hidden_states)
 
 
-def bound_mask(mask: Any) -> Any:
+def limit_mask(mask: Any) -> Any:
     return mask if mask is None else mx.maximum(mask, HIDDEN)
 
 
@@ -56,7 +56,7 @@ PATCH = Patch(
         *argument(
             f"{_TOWER}:VisionAttention.__call__",
             "mask",
-            bound_mask,
+            limit_mask,
             fingerprint_of=("VisionModel.__call__",),
         ),
         *wrap(f"{_TOWER}:VisionModel.__call__", read_each),
