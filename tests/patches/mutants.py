@@ -501,7 +501,6 @@ SIMPLE: dict[str, dict[str, object]] = {
         "find_calls": lambda text: iter(()),
     },
     "server-pythonic-calls": {"find_calls": lambda text: [], "_START": "<nowhere>"},
-    "deepseek-vl-gelu": {"compute_gelu": pass_on},
     "hunyuan-bicubic": {"resize_image": lambda processor, /, image: image},
     "step3-images": {"is_padded": lambda width, height: True, "split_text": lambda text, _: []},
     "gemma4-features": {

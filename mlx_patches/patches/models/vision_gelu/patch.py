@@ -2,8 +2,8 @@
 
 Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
-    to 0.02 per activation. InternVL and MiniCPM-V's merger use the exact function, mlx-vlm the tanh
-    approximation.
+    to 0.02 per activation. InternVL, DeepSeek-VL and MiniCPM-V's merger use the exact function,
+    mlx-vlm the tanh approximation.
     Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
     reverse; the layers of Qwen3-Omni and Kimi K2.5 use the approximation too.
 How: New layers of these towers get the activation that belongs to the tower's type.
@@ -50,6 +50,13 @@ def set_block_activation(layer: Any, /) -> None:
     layer.act_fn = nn.GELU(approx=BLOCK)
 
 
+def set_deepseek_activation(layer: Any, /) -> None:
+    """Give a new vision layer of DeepSeek-VL its activation."""
+    import mlx.nn as nn
+
+    layer.activation_fn = nn.GELU(approx=PROJECTOR)
+
+
 def set_kimi_activation(layer: Any, /) -> None:
     """Give a new vision layer of Kimi K2.5 its activation."""
     import mlx.nn as nn
@@ -84,7 +91,8 @@ def make_named(activation: Any, name: Any, /) -> Any:
     return activation if approximation in (None, "fast") else nn.GELU(approx=approximation)
 
 
-# InternVL's projector, the mergers of Qwen3-VL and MiniCPM-V; the layers of Qwen3-VL's tower.
+# The first: InternVL's projector, DeepSeek-VL's layers, the mergers of Qwen3-VL and MiniCPM-V; the
+# second: the layers of Qwen3-VL's tower.
 PROJECTOR, BLOCK = "none", "precise"
 _FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_bunny llava_next"
 
@@ -92,7 +100,7 @@ PATCH = Patch(
     id="vision-gelu",
     every_model=True,
     wrong_solo="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
-    " qwen3_vl_moe qwen3_omni_moe kimi_k25",
+    " qwen3_vl_moe qwen3_omni_moe kimi_k25 multi_modality",
     targets=(
         *after(
             (
@@ -113,6 +121,7 @@ PATCH = Patch(
             ],
             set_block_activation,
         ),
+        *after("mlx_vlm.models.multi_modality.vision:MLP.__init__", set_deepseek_activation),
         *after("mlx_vlm.models.kimi_k25.vision:MLP.__init__", set_kimi_activation),
         *after("mlx_vlm.models.qwen3_vl_moe.vision:PatchMerger.__init__", set_merger_activation),
         *after(

@@ -9,7 +9,7 @@ from ....probes.kit import Result, Target, family_of, module_of, mx, require_own
 # By family, the type of tower of published configs; the shared layer is tried as idefics2's.
 TYPES = {"mlp": "idefics2", "llama4": "llama4_vision_model", "internvl_chat": "intern_vit_6b"}
 SIGLIP = "siglip_vision_model"
-EXACT = ("internvl", "internvl_chat", "llama4")
+EXACT = ("internvl", "internvl_chat", "llama4", "multi_modality")
 INPUTS = (-3.0, -1.7, -0.6, 0.4, 1.9)
 # Between the approximation and the exact function there are 5e-4.
 TOLERANCE = 5e-5
