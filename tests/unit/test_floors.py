@@ -50,7 +50,6 @@ AT_ONCE = {
 MAY_SET = {
     "core/": "a release's own attributes: this is where patches are put in and taken out",
     "lab/engine.py": "a model that the lab built, and the state of a prompt that it keeps",
-    "lab/images/scenario.py": "a constant of a release's class, for the size of the lab's model",
     "lab/generators.py": "a model that the lab built, as a release's engine sets it",
     "lab/metal_emulated/mac.py": "MLX's report of its device, in a process of the lab",
     "lab/offline.py": "a model that the lab built: its vision parts are left out",

@@ -117,7 +117,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{one.get('inputs', {}).get(key, key)}"] = numpy(value)
-        if pictures.find(case).images and case in pictures.CASES:
+        if case in pictures.CASES and pictures.CASES[case].images:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value

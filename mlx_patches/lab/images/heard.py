@@ -65,7 +65,6 @@ def generate(compared: Any, case: str) -> float:
 
 def serve(compared: Any, case: str) -> Any:
     """0 if a chat through the release's server is answered like the public function's prompt."""
-
     paths, home = save(compared.want.folder, case), compared.want.folder / "published"
     got = chat(home, [], published.QUESTION, paths)
     prompts = compared.conversation({"type": "audio"}, 1)
