@@ -432,7 +432,7 @@ def _images(report: Audit) -> list[str]:
 
 
 def list_other_media(config: Mapping[str, Any], stages: Collection[str] = ()) -> list[str]:
-    """The media that a folder's config names, in it or in one of its parts, and no stage does."""
+    """The media besides images that a config or a part of it names, without those of stages."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     names = [name for part in parts for name, value in part.items() if value is not None]
     named = [media for media, start in _MEDIA if any(name.startswith(start) for name in names)]

@@ -4,7 +4,7 @@ from ....probes.kit import SIZES, Result, Target, import_module, module_of, requ
 
 TEXT = SIZES | {"rope_theta": 1e6, "tie_word_embeddings": False}
 VISION = {"model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48}
-# By type: what the attention has besides weights.
+# By type, the biases and norms of the attention.
 WANTED = {"qwen2": {f"{name}_proj.bias" for name in "qkv"}, "llama": set[str]()}
 
 

@@ -9,7 +9,7 @@ from ....probes.kit import Result, Target, compare_arrays, mx, require_own, tiny
 
 
 def probe(target: Target) -> Result:
-    """Red if an image has other features than at the start of its own prompt."""
+    """Red if an image's features depend on its place in the prompt."""
     tower = target._replace(module="mlx_vlm.models.paligemma.vision", name="Encoder.__call__")
     require_own(target)
     whole = whole_of(tiny_of(tower))

@@ -3,7 +3,7 @@
 Why: The audio tower lets frames attend to more than 8 seconds, counts a token too many if a sound
     lasts whole seconds, and takes wrong frames of all sounds after one of more than a second: it
     uses the lengths of whole sounds where those of their seconds belong. Single requests are wrong.
-How: The tower gets each second as a sound of its own, and its layers the windows of whole sounds.
+How: The tower encodes each second separately, and its layers attend in the windows of whole sounds.
 Upstream: Repaired in mlx-vlm 0.7.10.
 Retire when: No supported release is older than the first with this repair.
 """
@@ -22,7 +22,7 @@ _windows: ContextVar[Any] = ContextVar("mlx_patches_audio_windows", default=None
 def encode_seconds(
     call: Function, tower: Any, features: Any, feature_lens: Any = None, *args: Any
 ) -> Any:
-    """The features of sounds, of which each second is encoded like a sound of its own."""
+    """The features of sounds; each second is encoded separately."""
     if feature_lens is None:
         return call(tower, features, feature_lens, *args)
     second = 2 * tower.n_window

@@ -1,7 +1,7 @@
 """Gemma 4 in mlx-vlm 0.4.3: full attention has wrong RoPE positions, so texts are wrong.
 
 Why: A quarter of each head is rotated, in pairs half a head apart, by the first frequencies of the
-    whole head. mlx-vlm 0.4.3 rotates the head's first quarter alone, by frequencies of its width.
+    whole head. mlx-vlm 0.4.3 rotates only the head's first quarter, by frequencies of that width.
 How: An attention layer of this kind gets a RoPE of the whole head, whose other frequencies are 0.
 Upstream: mlx-vlm 0.4.4 builds this RoPE.
 Retire when: No supported release is older than mlx-vlm 0.4.4.
