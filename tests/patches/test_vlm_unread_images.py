@@ -144,7 +144,7 @@ def test_dropped_video_is_refused(inputs, images, is_read):
     if is_read:
         assert process() == inputs
     else:
-        with pytest.raises(ValueError, match="^SimpleNamespace reads no videos: send frames"):
+        with pytest.raises(ValueError, match=r"^SimpleNamespace reads no videos: send frames"):
             process()
 
 
