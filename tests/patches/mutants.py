@@ -385,7 +385,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "have_videos": lambda video_grid_thw: False,
     },
     "video-rate": {
-        "scale_time": lambda grids, step: grids,
+        "scale_time": lambda grids, step, dtype: grids,
         "_seconds": SimpleNamespace(set=lambda _: None, get=lambda: None, reset=lambda _: None),
     },
     "minicpm-deltas": {"make_delta": lambda stored: stored},
