@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from . import pictures, published
+from . import pictures, published, videos
 
 # The tokens that are generated after a prompt.
 DECODED = 8
@@ -98,7 +98,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         check_lanczos(processor.image_processor, metadata.version("torchvision"))
         default = resize_columns_first(processor.image_processor)
     seen = watch(model)
-    for case in pictures.CASES:
+    for case in [*pictures.CASES, *videos.list_cases(one)]:
+        shown = pictures.CASES.get(case, pictures.Case((), runs=True))
         outcome: dict[str, Any] = {}
         facts["cases"][case] = outcome
         try:
@@ -110,11 +111,11 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{key}"] = numpy(value)
-        if pictures.CASES[case].images:
+        if shown.images:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value
-        if pictures.CASES[case].runs and outcome["tokens"] <= LONGEST:
+        if shown.runs and outcome["tokens"] <= LONGEST:
             seen.clear()
             try:
                 found = run(model, inputs, ids)
@@ -231,6 +232,8 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
+    if case in videos.CASES:
+        return videos.process(one, processor, folder, case).to(torch.float32)
     count = len(pictures.CASES[case].images)
     check_count(one, count)
     images = open_images(one, folder, case, seed)

@@ -23,7 +23,7 @@ from typing import Any
 from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
-from . import pictures, published, rules
+from . import pictures, published, rules, videos
 from .release import WITHOUT, NeedsTorch
 
 NAME = "reference-images"
@@ -242,6 +242,8 @@ class Compared:
         if not self.loaded.processor:
             return
         yield "request", self.requests()
+        if videos.list_cases(self.one):
+            yield "video", self.video()
         yield "fields", self.fields()
         yield "chat", self.chat()
         if model.verdict == RED:
@@ -376,6 +378,16 @@ class Compared:
                 except Exception as error:
                     found[case] = _line(error)
         return self.judge(found)
+
+    def video(self) -> Cell:
+        """Compare the logits of prompts with videos, with the release's own inputs."""
+        if not self.loaded.reads_videos:
+            return Cell(NOT_APPLICABLE, "the release's function takes no videos")
+        try:
+            off, has_other_pixels = videos.compare(self)
+        except Exception as error:
+            return Cell(RED, _line(error))
+        return verdict(off, ROUNDED if has_other_pixels else EQUAL)
 
     def has_same_inputs(self, case: str) -> bool:
         """Whether the release's own inputs of a case are those of transformers."""

@@ -1,0 +1,108 @@
+"""The stage ``video``: prompts with videos, whose frames both sides get as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import pictures, published
+
+# Frames per second: no processor's default.
+RATE = 1.0
+# A size that no Qwen-VL processor resizes, and a picture of the other cases for beside it.
+SIDE, IMAGE = 448, "square"
+# The longest chunk of a prompt that cuts a video.
+CHUNK = 16
+
+
+class Case(NamedTuple):
+    """The videos of a prompt, as their number of frames, behind an image if there is one."""
+
+    frames: tuple[int, ...]
+    has_image: bool = False
+
+
+CASES = {
+    "one video": Case((4,)),
+    "two videos": Case((4, 4)),
+    "image and video": Case((4,), has_image=True),
+}
+
+
+def list_cases(one: published.Json) -> list[str]:
+    return [*CASES] if "video" in one else []
+
+
+def prompt(one: published.Json, case: str, block: str = "video") -> str:
+    """A case's prompt; ``block``: the field of the entry that has a video's text."""
+    text = published.prompt(one, int(CASES[case].has_image))
+    first = "<bos>" if one.get("bos") else ""
+    end = "" if one.get("joined") else "\n"
+    asked = one.get("ask", published.QUESTION)
+    shown = text.removeprefix(first).removesuffix(asked)
+    return first + shown + (one[block] + end) * len(CASES[case].frames) + asked
+
+
+def save_images(folder: Path, case: str) -> list[str]:
+    return pictures.save(folder, IMAGE) if CASES[case].has_image else []
+
+
+def draw(case: str) -> list[Any]:
+    """The frames of each video (frames, rows, columns, 3): a picture that moves and darkens."""
+    import numpy as np
+
+    found = []
+    for place, count in enumerate(CASES[case].frames):
+        image = np.asarray(pictures.draw(SIDE, SIDE, "RGB", 31 * place + len(case)))
+        frames = [np.roll(image, 40 * time, 1) // (1 + time) for time in range(count)]
+        found.append(np.stack(frames))
+    return found
+
+
+def process(one: published.Json, processor: Any, folder: Path, case: str) -> Any:
+    """What transformers' processor makes of a case."""
+    from transformers.image_utils import load_image
+
+    # Since 5.10 it keeps the tokens around a block beside those that it writes for each grid.
+    bare = "video-bare" in one and hasattr(processor, "replace_video_token")
+    videos = draw(case)
+    metadata = [
+        {"total_num_frames": len(video), "fps": RATE, "frames_indices": [*range(len(video))]}
+        for video in videos
+    ]
+    return processor(
+        images=[*map(load_image, save_images(folder, case))] or None,
+        videos=videos,
+        text=[prompt(one, case, "video-bare" if bare else "video")],
+        video_metadata=metadata,
+        do_sample_frames=False,
+        add_special_tokens=False,
+        return_tensors="pt",
+    )
+
+
+def compare(compared: Any) -> tuple[dict[str, Any], bool]:
+    """How far the logits of each case are off, and whether the release has other pixels."""
+    from .release import array
+
+    off: dict[str, Any] = {}
+    has_other = False
+    one, want, loaded = compared.one, compared.want, compared.loaded
+    for case in filter(want.runs, list_cases(one)):
+        own = loaded.inputs(prompt(one, case), save_images(want.folder, case), draw(case), RATE)
+        has_other |= differ(own, want.inputs(case), array)
+        for step in (None, CHUNK):
+            rows = loaded.run(own, compared.sampler(case), **({"step": step} if step else {}))
+            share = compared.rows_off(case, rows)
+            off[f"{case} in chunks" if step else case] = share
+    return off, has_other
+
+
+def differ(own: Mapping[str, Any], want: Mapping[str, Any], array: Any) -> bool:
+    """Whether the pixels of a video are other ones: a frame's resized pixels are rounded."""
+    name = "pixel_values_videos"
+    if name not in own or name not in want or isinstance(own[name], list):
+        return True
+    found = array(own[name])
+    return found.size != want[name].size or abs(found.reshape(-1) - want[name].reshape(-1)).max() > 1e-5
