@@ -31,7 +31,8 @@ WIDTH, HEIGHT = 80, 20
 _INDENT = "    "
 # Below this width a sentence is below its patch, not next to it.
 NARROW = 60
-# Media that are not compared, and how fields of a config begin that only models with them have.
+# Media besides images, by their stages' names, and how fields of a config begin that only models
+# with them have.
 _MEDIA = (("audio", "audio_config"), ("video", "video_token"))
 # A line of text, or a table of heads and rows.
 Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -421,7 +422,12 @@ def _images(report: Audit) -> list[str]:
         if pictures and one.shown:
             stages = count_matches(one, one.shown, "stage", report.here())
             folder = report.model.folder if report.model else None
-            media = list_other_media(folder.config if folder else {})
+            compared = {cell.name for cell in one.shown}
+            media = [
+                name
+                for name in list_other_media(folder.config if folder else {})
+                if name not in compared
+            ]
             left = f"; {' and '.join(media)} not compared" if media else ""
             return [f"Images match {pictures.outside} in {_add_hint(stages)}{left}."]
         if pictures:

@@ -233,6 +233,7 @@ def process_case(
     import torch
 
     if case in videos.CASES:
+        check_count(one, len(videos.CASES[case].frames))
         return videos.process(one, processor, folder, case).to(torch.float32)
     count = len(pictures.CASES[case].images)
     check_count(one, count)
