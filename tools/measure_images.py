@@ -39,7 +39,8 @@ SHOWN = 200
 # The names of cells, in order.
 STAGES = (
     *("load", "ids", "pixels", "grids", "model", "request"),
-    *("fields", "chat", "chunks", "generate", "stream", "batch", "server", "audio", "saved"),
+    *("video", "fields", "chat", "chunks", "generate", "stream", "batch", "server"),
+    *("audio", "saved"),
 )
 # A cell's detail if code raised: the exception's name and message.
 RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")

@@ -31,7 +31,8 @@ WIDTH, HEIGHT = 80, 20
 _INDENT = "    "
 # Below this width a sentence is below its patch, not next to it.
 NARROW = 60
-# Media besides images, and how fields of a config begin that only models with them have.
+# Media besides images, by their stages' names, and how fields of a config begin that only models
+# with them have.
 _MEDIA = (("audio", "audio_config"), ("video", "video_token"))
 # A line of text, or a table of heads and rows.
 Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]

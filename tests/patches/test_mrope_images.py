@@ -70,6 +70,25 @@ def test_positions_after_padding(model):
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mask)
 
 
+@pytest.mark.parametrize("kinds", [[VIDEO, VIDEO], [IMAGE, VIDEO], [VIDEO, IMAGE]])
+def test_positions_of_videos(kinds, model):
+    sizes = (ONE, OTHER)
+    tokens = make_prompt(*sizes)
+    like_images = count_positions(tokens, sizes)
+    left = iter(kinds)
+    for before, at in zip([0, *range(len(tokens))], range(len(tokens)), strict=False):
+        if tokens[at] == IMAGE:
+            tokens[at] = tokens[before] if tokens[before] in (IMAGE, VIDEO) else next(left)
+    media = [
+        grids(*(s for s, own in zip(sizes, kinds, strict=True) if own == kind))
+        if kind in kinds
+        else None
+        for kind in (IMAGE, VIDEO)
+    ]
+    positions, _ = model.get_rope_index(mx.array([tokens]), *media)
+    assert positions[:, 0].tolist() == like_images
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_single_image_is_left_to_release(target, ungated):
     try:
@@ -88,7 +107,7 @@ def test_single_image_is_left_to_release(target, ungated):
     [
         (None, None),
         (grids(ONE), None),
-        (grids(ONE, OTHER), grids(ONE)),
+        (None, grids(ONE)),
         (grids(ONE, ONE, ONE), None),
     ],
     ids=["text", "an image", "a video", "sizes of other images"],
@@ -107,5 +126,6 @@ def test_other_prompts_are_unchanged(images, videos):
 
 
 def test_images_are_found_by_first_token():
-    assert find_images([IMAGE, IMAGE, 5, IMAGE, VIDEO, IMAGE], IMAGE) == [0, 3, 5]
-    assert find_images([5, 6], IMAGE) == []
+    assert find_images([IMAGE, IMAGE, 5, IMAGE, VIDEO, IMAGE], [IMAGE]) == [0, 3, 5]
+    assert find_images([IMAGE, IMAGE, VIDEO, VIDEO, IMAGE], [IMAGE, VIDEO]) == [0, 2, 4]
+    assert find_images([5, 6], [IMAGE]) == []

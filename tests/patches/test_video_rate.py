@@ -3,6 +3,7 @@ import importlib
 import mlx.core as mx
 import pytest
 
+from mlx_patches.patches.positions.video_rate import patch
 from mlx_patches.patches.positions.video_rate.patch import NAME
 from mlx_patches.patches.positions.video_rate.probe import (
     FRAMES,
@@ -12,6 +13,7 @@ from mlx_patches.patches.positions.video_rate.probe import (
     count_positions,
     embed,
     make_model,
+    make_omni,
     make_prompt,
     process,
 )
@@ -106,6 +108,31 @@ def test_other_inputs_get_no_seconds(model, ungated):
     assert NAME not in process_inputs(other(), "a", **videos)
     image = process_inputs(Qwen2_5_VLProcessor(), "a", images=["an image"], fps=2.0)
     assert NAME not in image
+
+
+@pytest.mark.parametrize("rate", [2.0, 4.0, 0.7])
+def test_omni_positions_have_fractions(rate, ungated):
+    with or_skip():
+        language = make_omni()
+    ungated("video-rate")
+    tokens, seconds = make_prompt(LONG, TALL), mx.array([FRAMES / rate, FRAMES])
+    index = lambda *_, **__: language.get_rope_index(  # noqa: E731
+        mx.array([tokens]), None, mx.array([LONG, TALL])
+    )
+    positions, deltas = patch.keep_seconds(index, video_second_per_grid=seconds)
+    assert deltas.item() == pytest.approx(positions.max().item() + 1 - len(tokens), abs=1e-4)
+    times = sorted({one - positions[0, 0, 3].item() for one in positions[0, 0, 3:45].tolist()})
+    assert times == pytest.approx([grid * 13 * FRAMES / rate for grid in range(7)], rel=1e-4)
+
+
+def test_omni_processor_gets_seconds(ungated):
+    with or_skip():
+        make_omni()
+    ungated("video-rate")
+    kind = type("Qwen3OmniMoeProcessor", (Qwen2_5_VLProcessor,), {})
+    run = importlib.import_module("mlx_vlm.utils").process_inputs
+    inputs = run(kind(), "a", videos=[LONG, TALL], fps=[2.0, 0.5])
+    assert inputs[patch.OMNI].tolist() == [1.0, 4.0]
 
 
 def test_positions_behind_a_cached_prefix(model, ungated):

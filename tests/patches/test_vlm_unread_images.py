@@ -100,13 +100,13 @@ def test_messages_answers_a_client_with_status_400():
     ("text", "images"), [("<i>", 1), ("<i><i><i>", 1), ("<i>\n<i>", 2), ("<i><i>", 2), ("", 3)]
 )
 def test_placeholders_that_fit_are_accepted(text, images):
-    patch.check_count(text, "<i>", images)
+    patch.check_count(text, "<i>", images, "images")
 
 
 @pytest.mark.parametrize(("text", "images"), [("<i>", 2), ("<i> <i>", 1), ("<i><i> <i>", 1)])
 def test_other_numbers_of_placeholders_are_refused(text, images):
     with pytest.raises(ValueError, match=rf"^The prompt has <i> \d times, for {images} images$"):
-        patch.check_count(text, "<i>", images)
+        patch.check_count(text, "<i>", images, "images")
 
 
 def test_prompt_without_placeholder_is_refused_unless_the_processor_adds_it():
@@ -123,6 +123,29 @@ def test_prompt_without_placeholder_is_refused_unless_the_processor_adds_it():
         process([1, 2])
     processor.image_token = None
     assert process([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "images", "is_read"),
+    [
+        ({"pixel_values_videos": 1}, None, True),
+        ({"pixel_values": 1}, None, True),  # MiniCPM-V returns frames as images
+        ({"pixel_values": 1}, ["image"], False),
+        ({"input_ids": 1}, None, False),
+    ],
+)
+def test_dropped_video_is_refused(inputs, images, is_read):
+    processor = SimpleNamespace()
+
+    def process():
+        call = lambda *args, **kwargs: inputs  # noqa: E731
+        return patch.process_counted(call, processor, "text", images, None, videos=["video"])
+
+    if is_read:
+        assert process() == inputs
+    else:
+        with pytest.raises(ValueError, match=r"^SimpleNamespace reads no videos: send frames"):
+            process()
 
 
 def test_batch_has_at_most_one_image_per_prompt():

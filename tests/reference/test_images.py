@@ -33,9 +33,10 @@ def want(tmp_path_factory):
 
 
 @pytest.fixture
-def loaded(want):
+def loaded(want, ungated):
     from mlx_patches.lab.images.release import Loaded
 
+    ungated("video-beside-image")  # no release is right with an image and a video
     return Loaded(want.folder / "published")
 
 
@@ -58,7 +59,7 @@ def test_release_without_fault_is_green(want, loaded):
     found = stages(want, loaded)
     assert {stage: cell.detail for stage, cell in found.items() if cell.verdict == RED} == {}
     green = {stage for stage, cell in found.items() if cell.verdict == GREEN}
-    assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "batch"}
+    assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "batch", "video"}
     assert green >= {"generate", "stream", "server"}
 
 
@@ -160,6 +161,17 @@ def test_dropped_image_is_of_stream(want, loaded, monkeypatch):
         lambda model, processor, prompt, image, **options: own(model, processor, "?", **options),
     )
     assert reds(stages(want, loaded)) == {"stream"}
+
+
+def test_swapped_frames_are_of_video(want, loaded, monkeypatch):
+    own = loaded.inputs
+
+    def swap(prompt, images, sounds=(), videos=(), fps=0.0):
+        return own(prompt, images, sounds, [video[::-1] for video in videos], fps)
+
+    monkeypatch.setattr(loaded, "inputs", swap)
+    found = stages(want, loaded)
+    assert reds(found) == {"video"} and "one video in chunks" in found["video"].detail
 
 
 def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):

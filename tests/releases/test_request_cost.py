@@ -196,6 +196,37 @@ def vlm_videos(n: int) -> Callable[[], Any]:
     return lambda: patch.scale_videos(out, model, tokens, [None] * n, None)
 
 
+def vlm_timed_videos(n: int) -> Callable[[], Any]:
+    """Many videos of two grids in a prompt."""
+    patch = module_of("positions.video_timestamps.patch")
+    import mlx.core as mx
+
+    grids = mx.array([[2, 2, 2]] * n)
+
+    class Videos:
+        merge_size = 2
+
+        def __call__(self, videos: Any) -> Any:
+            return {"video_grid_thw": grids}
+
+    class Qwen3VLProcessor:
+        vision_start_token, video_token, vision_end_token = "<", "v", ">"
+        video_processor = Videos()
+
+    processor, given = Qwen3VLProcessor(), {"videos": [[None] * 4] * n, "fps": [1.0] * n}
+    return lambda: patch.process_timed(lambda *_, **__: {}, processor, "<v>" * n, **given)
+
+
+def vlm_video_blocks(n: int) -> Callable[[], Any]:
+    """A prompt with many blocks of videos."""
+    patch = module_of("positions.video_timestamps.patch")
+    import mlx.core as mx
+
+    model = SimpleNamespace(config=SimpleNamespace(video_token_id=7))
+    tokens, grids = mx.array([[7, 1] * n]), mx.array([[2, 2, 2]] * (n // 2))
+    return lambda: patch.split_grids(model, tokens, grids)
+
+
 class Tokens:
     def __init__(self, texts: list[str]):
         self.rest = map(Response, texts)
@@ -834,6 +865,7 @@ def refuse(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
 _ARGUMENTS, _PYTHONIC = "server.tool_arguments.patch", "server.pythonic_calls.patch"
 CASES: dict[str, list[Case]] = {
     "video-rate": [vlm_videos],
+    "video-timestamps": [vlm_timed_videos, vlm_video_blocks],
     "server-stop-text": [partial(server_stops, make=make) for make in STOPS],
     "vlm-stop-text": [
         *(partial(vlm_stops, make=make) for make in STOPS),
@@ -858,7 +890,11 @@ CASES: dict[str, list[Case]] = {
     "vlm-unread-images": [
         unread_image,
         lambda n: partial(
-            module_of("server.vlm_unread_images.patch").check_count, "<image> " * n, "<image>", n
+            module_of("server.vlm_unread_images.patch").check_count,
+            "<image> " * n,
+            "<image>",
+            n,
+            "images",
         ),
     ],
     "server-batch-error": [take_request],

@@ -16,7 +16,7 @@ from mlx_patches.auditing.verdict import Measured, PatchState
 from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
 from mlx_patches.lab import Family
-from mlx_patches.lab.images import authors, published, rules, scenario
+from mlx_patches.lab.images import authors, published, rules, scenario, videos
 from mlx_patches.lab.runner import Task
 
 IDLE, ACTIVE = PatchState(False), PatchState(True)
@@ -82,6 +82,30 @@ def test_media_that_are_not_compared():
     assert screen.list_other_media(omni) == ["audio", "video"]
     assert screen.list_other_media(omni, {"model", "audio"}) == ["video"]
     assert screen.list_other_media({"audio_config": None, "audio_token_id": 7}) == []
+
+
+def test_media_of_a_measured_stage_are_compared(evidence):
+    config = {"audio_config": {}, "video_token_id": 8}
+    path = store.folder().parent / "images" / "mlx-vlm-9.9.json"
+    own = json.loads(path.read_text())
+    for stage, left in (("chat", "; audio and video not compared"), ("video", "; audio not")):
+        own["without"]["gemma4"][stage] = own["with"]["gemma4"][stage] = "g"
+        path.write_text(json.dumps(own))
+        forget_images()
+        model = SimpleNamespace(folder=SimpleNamespace(config=config))
+        found = judge_model({"text_config": {}})
+        report = SimpleNamespace(verdicts=[found], model=model, here=lambda: ACTIVE)
+        (line,) = screen._images(report)
+        assert left in line and ("video" in line) == (stage == "chat")
+
+
+def test_prompt_of_videos_has_a_block_for_each():
+    one = published.entry("qwen2_vl")
+    assert videos.prompt(one, "image and video").count(one["image"]) == 1
+    for case, (frames, _) in videos.CASES.items():
+        text = videos.prompt(one, case)
+        assert text.count(one["video"]) == len(frames) and text.endswith(published.QUESTION)
+    assert videos.list_cases(published.entry("llava")) == []
 
 
 def test_prompt_holds_images():

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from . import pictures, published, sounds
+from . import pictures, published, sounds, videos
 
 # The tokens that are generated after a prompt.
 DECODED = 8
@@ -105,7 +105,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         heard = sounds.find_cases(one)
     except ValueError as error:
         heard, facts["silent"] = [], str(error)
-    for case in (*pictures.CASES, *heard):
+    for case in (*pictures.CASES, *heard, *videos.list_cases(one)):
         outcome: dict[str, Any] = {}
         facts["cases"][case] = outcome
         try:
@@ -121,7 +121,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value
-        if pictures.find(case).runs and outcome["tokens"] <= LONGEST:
+        runs = case in videos.CASES or pictures.find(case).runs
+        if runs and outcome["tokens"] <= LONGEST:
             seen.clear()
             try:
                 found = run(model, inputs, ids)
@@ -296,6 +297,9 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
+    if case in videos.CASES:
+        check_count(one, len(videos.CASES[case].frames))
+        return videos.process(one, processor, folder, case).to(torch.float32)
     shown, heard = pictures.find(case).images, sounds.save(folder, case)
     check_count(one, len(shown))
     if why := one.get("skipped", {}).get(case):

@@ -46,6 +46,12 @@ class Loaded:
         if layers := first_layers(self.model.language_model):
             _record(layers[0], self._keep("merged", of_output=False))
 
+    @property
+    def reads_videos(self) -> bool:
+        """Whether the function that prepares inputs takes videos, which it does from 0.5 on."""
+        prepare = importlib.import_module("mlx_vlm.utils").prepare_inputs
+        return "videos" in inspect.signature(prepare).parameters
+
     def _keep(self, stage: str, of_output: bool = True) -> Callable[[Any, Any], None]:
         """A function that keeps the first output of a part, or its first arguments."""
 
@@ -54,8 +60,16 @@ class Loaded:
 
         return keep
 
-    def inputs(self, prompt: str, images: Sequence[str], sounds: Sequence[str] = ()) -> Arrays:
+    def inputs(
+        self,
+        prompt: str,
+        images: Sequence[str],
+        sounds: Sequence[str] = (),
+        videos: Sequence[Any] = (),
+        fps: float = 0.0,
+    ) -> Arrays:
         prepare = importlib.import_module("mlx_vlm.utils").prepare_inputs
+        media = {"videos": [one.transpose(0, 3, 1, 2) for one in videos], "fps": fps}
         config = self.model.config
         names = ("image_token_index", "image_token_id")
         token = next((getattr(config, n) for n in names if getattr(config, n, None)), None)
@@ -66,6 +80,7 @@ class Loaded:
             prompts=[prompt],
             image_token_index=token,
             add_special_tokens=False,
+            **(media if videos else {}),
         )
         return {name: value for name, value in found.items() if value is not None}
 

@@ -24,7 +24,7 @@ from unittest import mock
 from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
-from . import heard, pictures, published, rules
+from . import heard, pictures, published, rules, videos
 from .judge import EQUAL, argmax, describe_off, difference, is_alike, put_in_line, verdict
 from .release import WITHOUT, NeedsTorch
 
@@ -260,6 +260,8 @@ class Compared:
         if not self.loaded.processor:
             return
         yield "request", self.requests()
+        if videos.list_cases(self.one):
+            yield "video", self.video()
         yield "fields", self.fields()
         yield "chat", self.chat()
         if self.one.get("audio"):
@@ -403,6 +405,16 @@ class Compared:
                 except Exception as error:
                     found[case] = put_in_line(error)
         return self.judge(found)
+
+    def video(self) -> Cell:
+        """Compare the logits of prompts with videos, with the release's own inputs."""
+        if not self.loaded.reads_videos:
+            return Cell(NOT_APPLICABLE, "the release's function takes no videos")
+        try:
+            off, has_other_pixels = videos.compare(self)
+        except Exception as error:
+            return Cell(RED, put_in_line(error))
+        return verdict(off, ROUNDED if has_other_pixels else EQUAL)
 
     def has_same_inputs(self, case: str) -> bool:
         """Whether the release's own inputs of a case are those of transformers."""

@@ -15,7 +15,7 @@ from ....probes.kit import (
 )
 
 IMAGE, VIDEO, START, END = 90, 91, 92, 93
-MERGED, PER_SECOND, FRAMES = 2, 2, 2
+MERGED, PER_SECOND, OMNI_PER_SECOND, FRAMES = 2, 2, 13, 2
 # The grids of patches of a video, and the frames per second from which it was sampled.
 GRID, RATE = (3, 4, 6), 1.0
 
@@ -107,11 +107,33 @@ def process(grids: Any, rates: Sequence[float] | None) -> Any:
     return process_inputs(Qwen2_5_VLProcessor(), "a", videos=grids, fps=rates)
 
 
+def make_omni() -> Any:
+    """The language model of Qwen3-Omni, without weights."""
+    import mlx.nn as nn
+
+    kind = require_module("mlx_vlm.models.qwen3_omni_moe.language").LanguageModel
+    language = kind.__new__(kind)
+    nn.Module.__init__(language)
+    language.config = SimpleNamespace(
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=START,
+        vision_config=SimpleNamespace(spatial_merge_size=MERGED),
+        position_id_per_seconds=OMNI_PER_SECOND,
+    )
+    return language
+
+
 def probe(target: Target) -> Result:
     """Red if the grids of a video have other positions than its frame rate gives."""
     require_own(target)
     tokens = make_prompt(GRID)
-    positions, _ = embed(make_model(), mx.array([tokens]), process([GRID], [RATE]))
-    expected = mx.array(count_positions(tokens, [GRID], [PER_SECOND * FRAMES / RATE]))
+    if ".qwen3_omni_moe." in target.module:
+        positions, _ = make_omni().get_rope_index(mx.array([tokens]), None, mx.array([GRID]))
+        step = float(OMNI_PER_SECOND)
+    else:
+        positions, _ = embed(make_model(), mx.array([tokens]), process([GRID], [RATE]))
+        step = PER_SECOND * FRAMES / RATE
+    expected = mx.array(count_positions(tokens, [GRID], [step]))
     wrong = (positions[:, 0] != expected).any(axis=0).sum().item()
     return Result(wrong > 0, f"{wrong} of {len(tokens)} tokens have other positions")

@@ -4,14 +4,15 @@ Why: mlx-vlm's server reports an error while it reads a request's images as its 
     image's data in the detail. ``/v1/responses`` and ``/v1/messages`` drop an image without a
     source, and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500.
     vllm-mlx does the same with a picture that cannot be decoded. Prompts of Qwen-VL, InternVL and
-    LLaVA-NeXT that lack a placeholder are answered without the image, and ``batch_generate`` raises
+    LLaVA-NeXT that lack a placeholder are answered without the image, and prompts of models without
+    a video processor, such as GLM-4V and InternVL, without the video. ``batch_generate`` raises
     IndexError for an empty list of images.
 How: An error that comes from a request's images becomes a client's error, in one line without the
     data. It is of the kind of a prompt that is too long, which every endpoint answers with status
     400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
     stream that has begun ends with the line. An image without a source is such an error too, and so
-    is a prompt whose placeholders are not as many as its images. vllm-mlx's images are decoded
-    before the answer begins.
+    is a prompt whose placeholders are not as many as its images or videos, or whose processor drops
+    a video. vllm-mlx's images are decoded before the answer begins.
 Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
 Retire when: The servers answer such requests with status 400, and mlx-vlm counts placeholders.
 """
@@ -92,24 +93,41 @@ def check_parts(item: Any, /) -> None:
 def process_counted(
     call: Function, processor: Any, prompts: Any, images: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """A processor's inputs, if the prompts have a placeholder for each image."""
-    token = str(getattr(processor, "image_token", None) or "")
-    if not images or not token:
-        return call(processor, prompts, images, *args, **kwargs)
+    """A processor's inputs, if the prompts have a placeholder for each image and video."""
+    videos = kwargs.get("videos")
     text = prompts if isinstance(prompts, str) else "\n".join(map(str, prompts))
-    check_count(text, token, len(images))
+    media = {"images": images, "videos": videos}
+    tokens = {kind: find_token(processor, kind) for kind, given in media.items() if given}
+    for kind, token in tokens.items():
+        if token:
+            check_count(text, token, len(media[kind]), kind)
     inputs = call(processor, prompts, images, *args, **kwargs)
-    if token not in text and lacks_token(processor, token, inputs):
-        raise client_error(f"The prompt has no {token}: apply the chat template with the images")
+    if videos and not has_video(inputs, images):
+        raise client_error(f"{type(processor).__name__} reads no videos: send frames as images")
+    for kind, token in tokens.items():
+        if token and token not in text and lacks_token(processor, token, inputs):
+            raise client_error(
+                f"The prompt has no {token}: apply the chat template with the {kind}"
+            )
     return inputs
 
 
-def check_count(text: str, token: str, images: int) -> None:
+def find_token(processor: Any, kind: str) -> str:
+    """The placeholder of images or videos, if a processor names it."""
+    return str(getattr(processor, f"{kind[:-1]}_token", None) or "")
+
+
+def has_video(inputs: Any, images: Any) -> bool:
+    """Whether a processor has read a video; some return its frames as images."""
+    return any("video" in name for name in inputs) or (not images and "pixel_values" in inputs)
+
+
+def check_count(text: str, token: str, number: int, kind: str) -> None:
     """Check the number of placeholders, if there are any; an image may have several in a row."""
     count, runs = text.count(token), len(re.findall(f"(?:{re.escape(token)})+", text))
-    if count and not runs <= images <= count:
-        places = count if count < images else runs
-        raise client_error(f"The prompt has {token} {places} times, for {images} images")
+    if count and not runs <= number <= count:
+        places = count if count < number else runs
+        raise client_error(f"The prompt has {token} {places} times, for {number} {kind}")
 
 
 def lacks_token(processor: Any, token: str, inputs: Any) -> bool:

@@ -77,7 +77,11 @@ def probe_places(process: Any) -> Result:
         except ValueError:
             continue
         return Result(True, f"{prompt}: {len(images)} images are accepted")
-    return Result(False, "refused")
+    try:
+        process(processor, "none", None, None, videos=[1])
+    except ValueError as error:
+        return Result(False, f"refused: {error}")
+    return Result(True, "a video is dropped")
 
 
 def probe_rows(generate: Any) -> Result:
