@@ -4,10 +4,12 @@ Why: ``rope_scaling``, in newer files ``rope_parameters``, is the scaling of pos
     model was trained for a longer context. Many families ignore it and build a plain RoPE: in
     mlx-lm Qwen3 MoE, GLM 4 and LFM2; in mlx-vlm Qwen3.5 with YaRN; and up to mlx-vlm 0.6.13 Gemma 3
     (4B and larger), Llama 3.2 Vision and Granite Vision, whose published configs have a scaling.
-    Every position but the first is wrong.
-How: The config object keeps the setting. An attention layer with a plain RoPE gets the one that the
-    release's ``initialize_rope`` builds for the scaling; Qwen3.5's rotary embedding gets its
-    frequencies and its factor. Without a scaling nothing changes.
+    Every position but the first is wrong. Qwen2-VL, Qwen2.5-VL and Qwen3-VL do not load with
+    YaRN, which their model cards describe for long texts.
+How: The config object keeps the setting, and a config with sections of M-RoPE is read without it.
+    An attention layer with a plain RoPE gets the one that the release's ``initialize_rope`` builds
+    for the scaling; Qwen's rotary embedding gets its frequencies and its factor. Without a scaling
+    nothing changes.
 Upstream: mlx-vlm 0.6.14 for the vision models (#1710). Not fixed in mlx-lm 0.32.2 and mlx-vlm
     0.7.10 for the others.
 Retire when: Every attention layer of a supported release reads its scaling.
@@ -16,7 +18,7 @@ Retire when: Every attention layer of a supported release reads its scaling.
 import importlib
 from typing import Any
 
-from ....core.verbs import Patch, after, lm_family, result, vlm_family
+from ....core.verbs import Function, Patch, after, lm_family, vlm_family, wrap
 from ..._shared.configs import FROM_DICT
 
 KINDS = ("linear", "llama3", "yarn", "longrope")
@@ -27,10 +29,22 @@ _KEPT, _ORIGINAL, _LENGTH = (
 )
 
 
-def keep_scaling(config: Any, cls: Any, params: Any, /) -> Any:
-    if scaling := scaling_of(params):
+def keep_scaling(read: Function, cls: Any, params: Any) -> Any:
+    """Read a config object; it keeps its scaling."""
+    scaling = scaling_of(params)
+    config = read(cls, params if scaling is None else hide_scaling(params))
+    if scaling:
         config._rope_scaling = scaling
     return config
+
+
+def hide_scaling(params: dict[str, Any]) -> dict[str, Any]:
+    """The config without its scaling if it has sections of M-RoPE: Qwen-VL rejects both."""
+    rope = params.get("rope_scaling")
+    if not isinstance(rope, dict) or "mrope_section" not in rope:
+        return params
+    plain = {name: value for name, value in rope.items() if name != "rope_type"}
+    return {**params, "rope_scaling": {**plain, "type": "default"}}
 
 
 def scaling_of(params: Any) -> dict[str, Any] | None:
@@ -61,7 +75,7 @@ def scale_rope(attention: Any, config: Any, /) -> None:
     rotary = getattr(attention, "rotary_emb", None)
     if hasattr(rotary, "mrope_section"):
         scale_sections(attention, rotary, scaling)
-    elif type(attention.rope) is nn.RoPE and attention.rope.scale == 1:
+    elif type(getattr(attention, "rope", None)) is nn.RoPE and attention.rope.scale == 1:
         rope = attention.rope
         base = rope.base or scaling.get("rope_theta")
         attention.rope = make_rope(rope.dims, base, rope.traditional, scaling, type(attention))
@@ -112,8 +126,8 @@ _LM = {
 }
 _VLM = {
     "Attention": "cohere cohere2 cohere2_moe ernie4_5 ernie4_5_moe gemma gemma2 gemma3 glm4_moe"
-    " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen3_moe stablelm"
-    " starcoder2",
+    " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen2_5_vl qwen2_vl"
+    " qwen3_moe qwen3_vl qwen3_vl_moe stablelm starcoder2",
     **_OWN_NAMES,
     "MllamaTextSelfAttention": "mllama",
     "Qwen3_5Attention": "qwen3_5",
@@ -124,7 +138,7 @@ PATCH = Patch(
     every_model=True,
     changes_solo=True,
     targets=(
-        *result(FROM_DICT, keep_scaling, supports=True),
+        *wrap(FROM_DICT, keep_scaling, supports=True),
         *after(
             [
                 place

@@ -13,6 +13,7 @@ from ....probes.kit import (
     import_module,
     module_of,
     mx,
+    require_names,
     require_own,
     tiny_of,
 )
@@ -35,8 +36,11 @@ def probe(target: Target) -> Result:
         target = target._replace(module=_SHOWN[target.distribution], name="Attention.__init__")
     require_own(target)
     x = mx.random.normal((1, 1, 1, 64), key=mx.random.key(0))
+    plain = make(target, {})
+    if not hasattr(plain, "rope"):  # the first releases of Qwen-VL have no sections
+        require_names(plain.rotary_emb, "mrope_section")
+    expected = rotate(plain, x, PLACE)
     actual = rotate(make(target, SCALING), x, FACTOR * PLACE)
-    expected = rotate(make(target, {}), x, PLACE)
     worst = max(mx.abs(a - b).max().item() for a, b in zip(actual, expected, strict=True))
     return Result(not worst <= TOLERANCE, f"positions are off by {worst:.2g}", worst)
 
@@ -60,7 +64,9 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
         name = "mistral3" if family == "pixtral" else family
         configs = import_module(f"mlx_vlm.models.{name}.config")
         kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
-    named = {"rope_scaling": scaling or None}
+    sections = (config.get("rope_scaling") or {}).get("mrope_section")
+    shared = {"type": "default", "mrope_section": sections} if sections else {}
+    named = {"rope_scaling": {**shared, **scaling} or None}
     if "rope_parameters" in {field.name for field in dataclasses.fields(kind)}:
         own = (config.get("rope_parameters") or {}).items()
         flat = {name: value for name, value in own if not isinstance(value, dict)}
@@ -68,6 +74,8 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
     try:
         args = kind.from_dict({"model_type": family, **config, "rope_scaling": None, **named})
     except ValueError as error:  # the release has no such layers in Mistral 3
+        if sections:
+            raise
         raise NotApplicable(str(error)) from None
     layer = getattr(module, target.name.partition(".")[0])
     # The last layer of each pattern, which is not a sliding one.
