@@ -19,14 +19,16 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Function, Patch, argument, mx, support, vlm_family, wrap
+from ....core.verbs import Function, Patch, argument, around, define, mx, support, vlm_family
 
 MODELS = "qwen3_vl qwen3_vl_moe qwen3_5"
 _MINIMAX = "mlx_vlm.models.minimax_m3_vl.processing_minimax_m3_vl:MiniMaxM3VLProcessor"
 _metadata: ContextVar[Any] = ContextVar("mlx_patches_video_metadata", default=None)
 
 
-def has_videos(processor: Any, videos: Any, fps: Any) -> bool:
+def has_videos(processor: Any, *_: Any, **kwargs: Any) -> bool:
+    """Whether a call has them; the first releases have no such arguments."""
+    videos, fps = kwargs.get("videos"), kwargs.get("fps")
     return videos is not None and fps is not None and drops_times(type(processor))
 
 
@@ -113,7 +115,7 @@ PATCH = Patch(
     every_model=True,
     changes_solo=True,
     targets=(
-        *wrap("mlx_vlm.utils:process_inputs", process_timed, when=has_videos),
+        *define("mlx_vlm.utils:process_inputs", around(process_timed), when=has_videos),
         *argument(
             vlm_family(MODELS, "LanguageModel.get_rope_index"),
             "video_grid_thw",
