@@ -70,15 +70,19 @@ def probe(target: Target) -> Result:
     require_own(target)
     if target.name.endswith("get_rope_index"):
         return probe_positions(target)
+    found = 0
     for place, (prompt, times) in PROCESSORS.items():
         try:
             processor, seen = make_processor(place)
         except NotApplicable:
             continue
+        found += 1
         process(processor, prompt, [RATE])
         missing = [time for time in times if time not in seen[0]]
         if missing:
             return Result(True, f"{place}: no {', '.join(missing)}")
+    if not found:
+        raise NotApplicable("the processors are those of transformers")
     return Result(False, "the times are written")
 
 

@@ -77,6 +77,8 @@ def probe_places(process: Any) -> Result:
         except ValueError:
             continue
         return Result(True, f"{prompt}: {len(images)} images are accepted")
+    if not {"videos", "kwargs"} & {*inspect.signature(inspect.unwrap(process)).parameters}:
+        return Result(False, "the images are refused; the release takes no videos")
     try:
         process(processor, "none", None, None, videos=[1])
     except ValueError as error:
