@@ -15,8 +15,9 @@ from mlx_patches.auditing import screen, verdict
 from mlx_patches.auditing.verdict import Measured, PatchState
 from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
+from mlx_patches.evidence.results import BrokenEnvironment
 from mlx_patches.lab import Family
-from mlx_patches.lab.images import authors, published, rules, scenario, videos
+from mlx_patches.lab.images import authors, judge, published, rules, scenario, videos
 from mlx_patches.lab.runner import Task
 
 IDLE, ACTIVE = PatchState(False), PatchState(True)
@@ -97,6 +98,34 @@ def test_media_of_a_measured_stage_are_compared(evidence):
         report = SimpleNamespace(verdicts=[found], model=model, here=lambda: ACTIVE)
         (line,) = screen._images(report)
         assert left in line and ("video" in line) == (stage == "chat")
+
+
+def wrapped(error):
+    """An error that mlx-vlm raises for another one, without its cause."""
+    try:
+        try:
+            raise error
+        except Exception as inner:
+            raise ValueError(f"Failed to process inputs with error: {inner}")  # noqa: B904
+    except ValueError as outer:
+        return outer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[Compile::eval_cpu] Failed to compile function"),
+        wrapped(ImportError("load_audio requires soundfile and soxr")),
+    ],
+)
+def test_environments_fault_is_no_result(error):
+    with pytest.raises(BrokenEnvironment):
+        judge.put_in_line(error)
+
+
+def test_hidden_torch_is_a_result():
+    error = wrapped(ImportError("Qwen2VLImageProcessor requires the PyTorch library torch"))
+    assert "requires the PyTorch library" in judge.put_in_line(error)
 
 
 def test_prompt_of_videos_has_a_block_for_each():

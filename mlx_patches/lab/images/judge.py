@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...evidence.results import BrokenEnvironment, find_fault
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell
 
@@ -15,7 +16,16 @@ EQUAL = 1e-4
 
 
 def put_in_line(error: BaseException) -> str:
-    """The error in one line, with the last name of each path: evidence has no other folders."""
+    """The error in one line, with the last name of each path: evidence has no other folders.
+
+    Raises:
+        BrokenEnvironment: the environment is at fault; but the lab itself hides torch.
+    """
+    # mlx-vlm raises other errors for those of processors, without their cause.
+    causes = filter(None, (error, error.__context__))
+    fault = next(filter(None, map(find_fault, causes)), "")
+    if fault and "torch" not in fault:
+        raise BrokenEnvironment(fault) from error
     text = re.sub(r"(?<!\w)/[\w./-]*/(?=\w)", "", f"{type(error).__name__}: {error}")
     return " ".join(text.split())[:240]
 

@@ -125,7 +125,9 @@ def process_tiles(call: Function, processor: Any, images: Any, text: Any, **kwar
         parts.append([part for pair in tiles for part in pair[1]])
         written = [write_tiles(processor, grid) for grid, _ in tiles]
         prompts.append("".join(map("".join, zip(cut, [*written, ""], strict=True))))
-    return call(processor, parts, prompts, use_image_special_tokens=False, **kwargs)
+    # With transformers 5.24 the release finds it nowhere else.
+    own = {**kwargs.pop("text_kwargs", {}), "use_image_special_tokens": False}
+    return call(processor, parts, prompts, text_kwargs=own, **kwargs)
 
 
 def write_tiles(processor: Any, grid: tuple[int, int]) -> str:
