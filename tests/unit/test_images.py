@@ -100,7 +100,7 @@ def test_media_of_a_measured_stage_are_compared(evidence):
         assert left in line and ("video" in line) == (stage == "chat")
 
 
-def wrapped(error):
+def wrap_error(error):
     """An error that mlx-vlm raises for another one, without its cause."""
     try:
         try:
@@ -115,7 +115,7 @@ def wrapped(error):
     "error",
     [
         RuntimeError("[Compile::eval_cpu] Failed to compile function"),
-        wrapped(ImportError("load_audio requires soundfile and soxr")),
+        wrap_error(ImportError("load_audio requires soundfile and soxr")),
     ],
 )
 def test_environments_fault_is_no_result(error):
@@ -124,7 +124,7 @@ def test_environments_fault_is_no_result(error):
 
 
 def test_hidden_torch_is_a_result():
-    error = wrapped(ImportError("Qwen2VLImageProcessor requires the PyTorch library torch"))
+    error = wrap_error(ImportError("Qwen2VLImageProcessor requires the PyTorch library torch"))
     assert "requires the PyTorch library" in judge.put_in_line(error)
 
 

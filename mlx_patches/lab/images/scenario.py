@@ -24,7 +24,7 @@ from unittest import mock
 from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
-from . import heard, pictures, published, rules, videos
+from . import heard, pictures, published, rules, videos, watched
 from .judge import EQUAL, argmax, describe_off, difference, is_alike, put_in_line, verdict
 from .release import WITHOUT, NeedsTorch
 
@@ -411,7 +411,7 @@ class Compared:
         if not self.loaded.reads_videos:
             return Cell(NOT_APPLICABLE, "the release's function takes no videos")
         try:
-            off, has_other_pixels = videos.compare(self)
+            off, has_other_pixels = watched.compare(self)
         except Exception as error:
             return Cell(RED, put_in_line(error))
         return verdict(off, ROUNDED if has_other_pixels else EQUAL)

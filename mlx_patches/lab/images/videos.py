@@ -1,8 +1,7 @@
-"""The stage ``video``: prompts with videos, whose frames both sides get as arrays."""
+"""The test videos, whose frames both sides get as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +11,6 @@ from . import pictures, published
 RATE = 1.0
 # A frame's side that no Qwen-VL processor resizes, and the image beside a video.
 SIDE, IMAGE = 448, "square"
-# The longest chunk of a prompt that cuts a video.
-CHUNK = 16
-# The largest difference of pixels that were not rounded.
-SAME = 1e-5
 
 
 class Case(NamedTuple):
@@ -82,32 +77,3 @@ def process(one: published.Json, processor: Any, folder: Path, case: str) -> Any
         add_special_tokens=False,
         return_tensors="pt",
     )
-
-
-def compare(compared: Any) -> tuple[dict[str, Any], bool]:
-    """How far the logits of each case are off, and whether the release has other pixels."""
-    from .release import array
-
-    off: dict[str, Any] = {}
-    has_other = False
-    one, want, loaded = compared.one, compared.want, compared.loaded
-    for case in filter(want.runs, list_cases(one)):
-        images, shown = save_images(want.folder, case), draw(one, case)
-        own = loaded.inputs(prompt(one, case), images, videos=shown, fps=RATE)
-        has_other |= differ(own, want.inputs(case), array)
-        for step in (None, CHUNK):
-            rows = loaded.run(own, compared.sampler(case), **({"step": step} if step else {}))
-            share = compared.rows_off(case, rows)
-            off[f"{case} in chunks" if step else case] = share
-    return off, has_other
-
-
-def differ(own: Mapping[str, Any], want: Mapping[str, Any], array: Any) -> bool:
-    """Whether some pixels are other ones: those of a resized frame are rounded."""
-    for name in filter(lambda name: name.startswith("pixel_values"), want):
-        if name not in own or isinstance(own[name], list):
-            return True
-        found, expected = array(own[name]).reshape(-1), want[name].reshape(-1)
-        if found.size != expected.size or abs(found - expected).max() > SAME:
-            return True
-    return False
