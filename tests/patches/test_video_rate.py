@@ -1,6 +1,8 @@
 import importlib
+from types import SimpleNamespace
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from mlx_patches.patches.positions.video_rate import patch
@@ -17,6 +19,7 @@ from mlx_patches.patches.positions.video_rate.probe import (
     make_prompt,
     process,
 )
+from mlx_patches.probes.kit import require_module
 
 from ..releases.models import or_skip
 
@@ -123,6 +126,20 @@ def test_omni_positions_have_fractions(rate, ungated):
     assert deltas.item() == pytest.approx(positions.max().item() + 1 - len(tokens), abs=1e-4)
     times = sorted({one - positions[0, 0, 3].item() for one in positions[0, 0, 3:45].tolist()})
     assert times == pytest.approx([grid * 13 * FRAMES / rate for grid in range(7)], rel=1e-4)
+
+
+def test_omni_seconds_reach_the_positions(ungated):
+    place = "mlx_vlm.models.qwen3_omni_moe.qwen3_omni_moe"
+    with or_skip():
+        language, kind = make_omni(), require_module(place).Model
+    model = kind.__new__(kind)
+    nn.Module.__init__(model)
+    index = lambda *_, **__: language.get_rope_index(ids, None, grids)  # noqa: E731
+    model.thinker = SimpleNamespace(get_input_embeddings=index)
+    ungated("video-rate")
+    ids, grids = mx.array([make_prompt(LONG)]), mx.array([LONG])
+    positions, _ = model.get_input_embeddings(ids, video_second_per_grid=mx.array([0.5]))
+    assert (positions[0, 0, 44] - positions[0, 0, 3]).item() == 6 * 13 * 0.5
 
 
 def test_omni_processor_gets_seconds(ungated):

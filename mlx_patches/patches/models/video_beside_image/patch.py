@@ -2,11 +2,12 @@
 
 Why: The model embeds ``pixel_values`` and ignores ``pixel_values_videos`` beside them. Qwen2-VL
     and Qwen2.5-VL answer without the video; Qwen3-VL-MoE, Qwen3.5 and, up to mlx-vlm 0.6,
-    Qwen3-VL raise because their prompt has more media tokens than features.
+    Qwen3-VL raise because their prompt has more media tokens than features. Qwen3-Omni embeds both,
+    but raises when it joins their features for later layers.
 How: The release embeds the images and the frames of the videos as images, in the order of the
     prompt: the vision tower computes each frame by itself. The positions are those of the prompt as
     it is, with its images and videos.
-Upstream: mlx-vlm 0.7 embeds both in Qwen3-VL; the others are not fixed in 0.7.10.
+Upstream: mlx-vlm 0.7 embeds both in Qwen3-VL and Qwen3-Omni; the others are not fixed in 0.7.10.
 Retire when: ``get_input_embeddings`` of each model reads both.
 """
 
@@ -16,7 +17,8 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, mx, support, vlm_family, wrap
 
-MODELS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5"
+MODELS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_omni_moe"
+PARTS = {"qwen3_omni_moe": "thinker:Thinker"}
 _prompt: ContextVar[Any] = ContextVar("mlx_patches_mixed_prompt", default=None)
 # Pixels of a frame or an image, and its grid of patches: one, rows, columns.
 Frame = tuple[Any, list[int]]
@@ -97,7 +99,7 @@ PATCH = Patch(
             target
             for name in MODELS.split()
             for target in wrap(
-                f"mlx_vlm.models.{name}.{name}:Model.get_input_embeddings",
+                f"mlx_vlm.models.{name}.{PARTS.get(name, f'{name}:Model')}.get_input_embeddings",
                 embed_both,
                 when=has_both,
             )

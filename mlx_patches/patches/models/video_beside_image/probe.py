@@ -11,19 +11,20 @@ from ....probes.kit import (
     require_own,
     require_parameter,
 )
-from .patch import MODELS
+from .patch import MODELS, PARTS
 
-IMAGE, VIDEO, START, END = 90, 91, 92, 93
+IMAGE, VIDEO, START, END, AUDIO = 90, 91, 92, 93, 94
 MERGED = 2
 # The pixels of the image and of both frames of the video, which the probe recognizes.
 PIXELS, FRAMES = 3.0, (5.0, 7.0)
 IMAGE_GRID, VIDEO_GRID = (1, 4, 6), (2, 4, 4)
-WITH_DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+WITH_DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_omni_moe")
 CONFIG = SimpleNamespace(
     image_token_id=IMAGE,
     image_token_index=IMAGE,
     video_token_id=VIDEO,
     video_token_index=VIDEO,
+    audio_token_id=AUDIO,
     vision_start_token_id=START,
     vision_config=SimpleNamespace(spatial_merge_size=MERGED, tokens_per_second=2),
 )
@@ -33,8 +34,9 @@ def make_model(name: str) -> Any:
     """A whole model of the release, without weights."""
     import mlx.nn as nn
 
-    module = require_module(f"mlx_vlm.models.{name}.{name}")
-    whole, kind = module.Model, require_module(f"mlx_vlm.models.{name}.language").LanguageModel
+    part, _, found = PARTS.get(name, f"{name}:Model").partition(":")
+    whole = getattr(require_module(f"mlx_vlm.models.{name}.{part}"), found)
+    kind = require_module(f"mlx_vlm.models.{name}.language").LanguageModel
     require_parameter(whole.get_input_embeddings, "kwargs")  # up to 0.3.9 it takes no video
     language, model = kind.__new__(kind), whole.__new__(whole)
     nn.Module.__init__(language)
@@ -54,7 +56,7 @@ class Tower:
 
     def __call__(self, pixels: Any, grids: Any, **_: Any) -> Any:
         features = pixels[:: MERGED**2]
-        return (features, features[None]) if self.has_deepstack else features
+        return (features, [features]) if self.has_deepstack else features
 
 
 def count_features(grid: tuple[int, int, int]) -> int:
@@ -106,8 +108,8 @@ def probe_model(name: str) -> Result:
     model = make_model(name)
     try:
         found = model.get_input_embeddings(tokens, **inputs)
-    except ValueError as error:
-        return Result(True, str(error))
+    except (TypeError, ValueError) as error:
+        return Result(True, str(error).partition("\n")[0])
     values = found.inputs_embeds.reshape(-1).tolist()
     expected = expect_embeddings(tokens)
     wrong = sum(one != other for one, other in zip(values, expected, strict=True))

@@ -133,7 +133,7 @@ PATCH = Patch(
                 when=has_seconds,
             ),
             *wrap(
-                f"{_OMNI}.thinker:Thinker.get_input_embeddings",
+                f"{_OMNI}.qwen3_omni_moe:Model.get_input_embeddings",
                 keep_seconds,
                 when=has_omni_seconds,
             ),
