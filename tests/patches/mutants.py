@@ -389,7 +389,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "rotating-chain": {"tie": lambda cache, *counts: None},
     "kimi-states": {"has_slots": lambda cache: False},
     "mrope-images": {"split_rows": lambda texts, media: iter(())},
-    "video-beside-image": {"has_both": lambda pixel_values, pixel_values_videos: False},
+    "video-beside-image": {
+        "has_both": lambda pixel_values, pixel_values_videos: False,
+        "has_videos": lambda pixel_values_videos: False,
+    },
     "video-timestamps": {
         "has_videos": lambda processor, videos, fps: False,
         "have_videos": lambda video_grid_thw: False,

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.video_beside_image.patch import MODELS
+from mlx_patches.patches.models.video_beside_image.patch import ALONE, MODELS
 from mlx_patches.patches.models.video_beside_image.probe import (
     IMAGE,
     VIDEO,
@@ -38,6 +38,15 @@ def test_embeddings_follow_the_tokens(order, model, ungated):
     assert mx.array_equal(positions, expected)
 
 
+def test_video_without_an_image_is_embedded(ungated):
+    with or_skip():
+        model = make_model(ALONE)
+    ungated("video-beside-image")
+    tokens, inputs = make_inputs(VIDEO)
+    found = model.get_input_embeddings(tokens, **inputs)
+    assert found.inputs_embeds.reshape(-1).tolist() == expect_embeddings(tokens)
+
+
 def test_rows_have_own_media(model, ungated):
     ungated("video-beside-image")
     tokens, inputs = make_inputs(VIDEO, IMAGE)
@@ -50,7 +59,6 @@ def test_rows_have_own_media(model, ungated):
 
 def test_image_is_left_to_the_release(model, ungated):
     tokens, inputs = make_inputs(IMAGE)
-    inputs = {name: value for name, value in inputs.items() if "video" not in name}
     released = model.get_input_embeddings(tokens, **inputs).inputs_embeds
     ungated("video-beside-image")
     assert mx.array_equal(released, model.get_input_embeddings(tokens, **inputs).inputs_embeds)

@@ -3,7 +3,8 @@
 Why: The model embeds ``pixel_values`` and ignores ``pixel_values_videos`` beside them. Qwen2-VL
     and Qwen2.5-VL answer without the video; Qwen3-VL-MoE, Qwen3.5 and, up to mlx-vlm 0.6,
     Qwen3-VL raise because their prompt has more media tokens than features. Qwen3-Omni embeds both,
-    but raises when it joins their features for later layers.
+    but raises when it joins their features for later layers. Up to 0.6 Qwen3-VL-MoE also ignores a
+    video without an image.
 How: The release embeds the images and the frames of the videos as images, in the order of the
     prompt: the vision tower computes each frame by itself. The positions are those of the prompt as
     it is, with its images and videos.
@@ -19,6 +20,8 @@ from ....core.verbs import Function, Patch, mx, support, vlm_family, wrap
 
 MODELS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_omni_moe"
 PARTS = {"qwen3_omni_moe": "thinker:Thinker"}
+# The model that ignores even a video without an image.
+ALONE = "qwen3_vl_moe"
 _prompt: ContextVar[Any] = ContextVar("mlx_patches_mixed_prompt", default=None)
 # Pixels of a frame or an image, and its grid of patches: one, rows, columns.
 Frame = tuple[Any, list[int]]
@@ -26,6 +29,19 @@ Frame = tuple[Any, list[int]]
 
 def has_both(pixel_values: Any, pixel_values_videos: Any) -> bool:
     return pixel_values is not None and pixel_values_videos is not None
+
+
+def has_videos(pixel_values_videos: Any) -> bool:
+    return pixel_values_videos is not None
+
+
+def embed_videos(
+    embed: Function, model: Any, input_ids: Any, pixel_values: Any = None, **kwargs: Any
+) -> Any:
+    """The embeddings of a prompt with videos, which pass as images if there are none."""
+    if pixel_values is None:
+        return embed(model, input_ids, kwargs.pop("pixel_values_videos"), **kwargs)
+    return embed_both(embed, model, input_ids, pixel_values, **kwargs)
 
 
 def embed_both(
@@ -100,8 +116,7 @@ PATCH = Patch(
             for name in MODELS.split()
             for target in wrap(
                 f"mlx_vlm.models.{name}.{PARTS.get(name, f'{name}:Model')}.get_input_embeddings",
-                embed_both,
-                when=has_both,
+                *((embed_videos, has_videos) if name == ALONE else (embed_both, has_both)),
             )
         ),
         *support(

@@ -11,7 +11,7 @@ from ....probes.kit import (
     require_own,
     require_parameter,
 )
-from .patch import MODELS, PARTS
+from .patch import ALONE, MODELS, PARTS
 
 IMAGE, VIDEO, START, END, AUDIO = 90, 91, 92, 93, 94
 MERGED = 2
@@ -81,7 +81,11 @@ def make_inputs(*order: int) -> tuple[Any, dict[str, Any]]:
         "image_grid_thw": mx.array([IMAGE_GRID]),
         "video_grid_thw": mx.array([VIDEO_GRID]),
     }
-    return mx.array([tokens]), inputs
+    kinds = {
+        IMAGE: ("pixel_values", "image_grid_thw"),
+        VIDEO: ("pixel_values_videos", "video_grid_thw"),
+    }
+    return mx.array([tokens]), {name: inputs[name] for one in {*order} for name in kinds[one]}
 
 
 def expect_embeddings(tokens: Any) -> list[float]:
@@ -104,7 +108,12 @@ def probe(target: Target) -> Result:
 
 
 def probe_model(name: str) -> Result:
-    tokens, inputs = make_inputs(VIDEO, IMAGE)
+    found = probe_order(name, VIDEO, IMAGE)
+    return found if found.red or name != ALONE else probe_order(name, VIDEO)
+
+
+def probe_order(name: str, *order: int) -> Result:
+    tokens, inputs = make_inputs(*order)
     model = make_model(name)
     try:
         found = model.get_input_embeddings(tokens, **inputs)
