@@ -187,6 +187,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "is_unused": lambda slot: slot is not None,
     },
     "roberta-limit": {"count_reserved": lambda config: 0},
+    "vlm-video-turns": {"has_videos": lambda video: False, "arrange": lambda content, _: content},
     "vlm-image-turns": {"count_images": lambda messages: []},
     "vlm-request-adapter": {"is_vlm_starting": lambda: False, "STARTED": {}},
     "vlm-embedding-inputs": {

@@ -879,6 +879,15 @@ CASES: dict[str, list[Case]] = {
             {"model_type": "qwen2_vl"},
         )
     ],
+    "vlm-video-turns": [
+        lambda n: partial(
+            module_of("server.vlm_image_turns.videos").place_videos,
+            [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "a"}]}] * n,
+            0,
+            0,
+            ["a"] * n,
+        )
+    ],
     "vlm-unread-calls": [partial(vlm_calls, make=make) for make in CALLS],
     "molmo2-inputs": [
         lambda n: partial(

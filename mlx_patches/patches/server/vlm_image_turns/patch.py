@@ -25,6 +25,11 @@ class Text(str):
     images: int
 
 
+def has_no_videos(video: Any) -> bool:
+    """Whether ``vlm-video-turns`` does not place the images."""
+    return not video
+
+
 def place_images(prompt: Any, num_images: int, config: Any) -> Any:
     """The messages with the number of images in each; the same ones if that is not certain."""
     kind = config["model_type"] if isinstance(config, dict) else config.model_type
@@ -92,7 +97,9 @@ def format_message(call: Function, model_name: str, prompt: Any, *args: Any, **o
 PATCH = Patch(
     id="vlm-image-turns",
     targets=(
-        *argument("mlx_vlm.prompt_utils:apply_chat_template", "prompt", place_images),
+        *argument(
+            "mlx_vlm.prompt_utils:apply_chat_template", "prompt", place_images, when=has_no_videos
+        ),
         *wrap("mlx_vlm.prompt_utils:get_message_json", format_message, supports=True),
     ),
 )
