@@ -6,7 +6,7 @@ from ....probes.kit import NotApplicable, Result, Target, module_of, require_own
 from .probe import IMAGE, TEXT
 
 VIDEO = {"type": "video_url"}
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": [VIDEO, TEXT]},
     {"role": "assistant", "content": "b"},
