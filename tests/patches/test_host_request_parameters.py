@@ -181,6 +181,24 @@ def test_mlx_vlm_cannot_repeat_a_higher_temperature_in_a_response(ungated):
             read(TARGET, "mlx_vlm", input="a", temperature=hot)
 
 
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("endpoint", ["chat_completions_endpoint", "responses_endpoint"])
+def test_mlx_vlm_does_not_drop_a_video(endpoint, reads, ungated, monkeypatch):
+    ungated("host-request-parameters")
+    server = SimpleNamespace(**{"_extract_video_reference": None} if reads else {})
+    monkeypatch.setitem(sys.modules, "mlx_vlm.server.openai", server)
+    content = [{"type": "video_url", "video_url": {"url": "a.mp4"}}]
+    sent = {
+        "input" if "response" in endpoint else "messages": [{"role": "user", "content": content}]
+    }
+    call = read_body(requests.Request, f"mlx_vlm.server:{endpoint}", sent)
+    if reads and "chat" in endpoint:
+        assert asyncio.run(call) == sent
+        return
+    with pytest.raises(ValueError, match="reads no videos: send frames as images"):
+        asyncio.run(call)
+
+
 def test_body_that_is_no_object_is_refused(ungated):
     ungated("host-request-parameters")
     for body in ([], None, 5, [NAN]):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any
 
@@ -36,10 +36,8 @@ _DEEPEST = 200
 # mlx-vlm has another name for ``json_object``.
 _FORMATS = (None, "text", "object", "json_object", "json_schema")
 TEXTS = ("text", "input_text", "output_text")
-MEDIA = frozenset(
-    {"image", "image_url", "input_image", "input_audio", "audio", "audio_url"}
-    | {"video", "video_url", "input_video"}
-)
+VIDEOS = frozenset({"video", "video_url", "input_video"})
+MEDIA = VIDEOS.union(("image", "image_url", "input_image", "input_audio", "audio", "audio_url"))
 # The fields of a message that are no content.
 _NOTES = frozenset({"role", "type", "id", "name", "status", "summary", "content"})
 # The types of a message's parts that some server reads.
@@ -178,12 +176,12 @@ def is_empty(message: Mapping[str, Any]) -> bool:
     return message.get("content") is None and message.keys() <= _NOTES
 
 
-def has_media(body: Mapping[str, Any]) -> bool:
-    """Whether a message of a body without faults has a part that is no text."""
+def has_media(body: Mapping[str, Any], kinds: Container[str] = MEDIA) -> bool:
+    """Whether a message of a body without faults has a part of these types."""
     messages = body.get("messages", body.get("input"))
     contents = [one.get("content") for one in messages or () if isinstance(one, dict)]
     parts = [part for one in contents if isinstance(one, list) for part in one]
-    return any(part["type"] in MEDIA for part in parts)
+    return any(part["type"] in kinds for part in parts)
 
 
 def find_part_fault(place: str, part: Any) -> str:

@@ -6,7 +6,8 @@ Why: They read only the fields that they know, and drop the others: ``n``, ``min
     ``stop`` that is not a list, as does mlx-openai-server. Both ignore ``enable_thinking``:
     vllm-mlx in its simple engine, up to 0.4.1. mlx-openai-server and Rapid-MLX only put
     ``json_object`` into the prompt, if at all. Rapid-MLX's completions ignore ``logit_bias``.
-    vllm-mlx drops images at ``/v1/responses``, and up to 0.4.1 at ``/v1/messages``.
+    vllm-mlx drops images at ``/v1/responses``, and up to 0.4.1 at ``/v1/messages``. mlx-vlm drops
+    videos at ``/v1/responses``, and up to 0.5 in chats.
     Values that make no sense are ignored or answered with status 500: ``seed: "x"``, NaN,
     ``messages: []``, and each invalid field of vllm-mlx's ``/v1/messages``. Its text models drop
     media.
@@ -32,7 +33,7 @@ from ....core.verbs import Function, Patch, before, wrap
 from ..._shared.host_bodies import find_host
 from ..._shared.refusals import answer, client_error
 from ..._shared.request_fields import FIELDS
-from ..._shared.request_values import find_value_fault, has_media, read_numbers
+from ..._shared.request_values import VIDEOS, find_value_fault, has_media, read_numbers
 
 _BOTH = (
     *("best_of", "echo", "suffix", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
@@ -88,6 +89,8 @@ async def read_body(read: Function, request: Any) -> Any:
     fault = find_value_fault(body)
     if not fault and package == "vllm_mlx" and has_media(body) and not takes_media():
         fault = "the model takes no images, audio or videos"
+    if not fault and package == "mlx_vlm" and drops_videos(name) and has_media(body, VIDEOS):
+        fault = "this endpoint of mlx_vlm.server reads no videos: send frames as images"
     if fault:
         raise client_error(fault)
     if is_read:
@@ -100,6 +103,13 @@ def takes_media() -> bool:
     """Whether vllm-mlx's model does; the server drops the media of other requests."""
     engine = getattr(sys.modules.get("vllm_mlx.server"), "_engine", None)
     return getattr(engine, "is_mllm", True)
+
+
+def drops_videos(endpoint: str) -> bool:
+    """Whether an endpoint of mlx_vlm.server answers without a request's videos."""
+    server = sys.modules.get("mlx_vlm.server.openai")
+    is_chat = "completion" in endpoint and hasattr(server, "_extract_video_reference")
+    return not is_chat and ("completion" in endpoint or "response" in endpoint)
 
 
 def check_fields(body: dict[str, Any], package: str) -> None:
