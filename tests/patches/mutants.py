@@ -588,6 +588,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "call_per_image": pass_on,
         "merge_by_row": pass_on,
     },
+    "several-sounds": {"count_as_one": lambda audio: audio},
     "stereo-sounds": {"resample": lambda samples, own, sr: samples},
     "batch-refused": {"is_batch": lambda cache, method: False, "is_chunked": lambda layer: False},
     "indexer-mask": {"without_heads": lambda mask: mask},
