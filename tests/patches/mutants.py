@@ -587,6 +587,13 @@ SIMPLE: dict[str, dict[str, object]] = {
     "metal-mrope": {"expand": lambda position_ids, q: position_ids},
     "nope-norm": {"disable_norm_without_rope": lambda attention, /: None},
     "embedding-scale": {"has_only_tokens": lambda inputs_embeds: False},
+    "several-images": {
+        "place_features": lambda merged, *args, **kwargs: merged,
+        "call_per_image": pass_on,
+        "merge_by_row": pass_on,
+    },
+    "several-sounds": {"count_as_one": lambda audio: audio},
+    "stereo-sounds": {"resample": lambda samples, own, sr: samples},
     "batch-refused": {"is_batch": lambda cache, method: False, "is_chunked": lambda layer: False},
     "indexer-mask": {"without_heads": lambda mask: mask},
 }

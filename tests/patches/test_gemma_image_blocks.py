@@ -69,6 +69,13 @@ def test_images_attend_inside_rows():
     assert not shown[1, 0, :, 0].any().item()
 
 
+def test_window_hides_the_beginning_of_a_longer_image():
+    # Like Gemma's published code; transformers up to 5.8 also shows the tokens before the window.
+    behind = mx.arange(5)[:, None] - mx.arange(5)
+    shown = patch.show_images((behind >= 0) & (behind < 2), images("#####"))
+    assert shown[0, 0].tolist() == (behind < 2).tolist()
+
+
 def test_images_of_molmo_are_one_block():
     visual = images("#..#.")
     assert patch.find_blocks(visual, "molmo2").tolist() == [[True] * 4 + [False]]

@@ -36,17 +36,16 @@ def compare(compared: Any) -> Cell:
 def compare_case(compared: Any, case: str) -> Any:
     """How far the logits of a prompt are off, or a sentence if they differ."""
     paths, loaded, images = save(compared.want.folder, case), compared.loaded, compared.images(case)
-    takes = getattr(loaded.processor, "supports_multiple_audio", False)
-    if takes or len(paths) == 1:  # other releases warn and drop sounds
-        own = compared.own[case] = loaded.inputs(compared.prompt(case), images, paths)
-        ids = difference(array(own["input_ids"]), compared.want.inputs(case)["input_ids"])
-        if isinstance(ids, str):
-            return f"ids of {ids}"
+    own = compared.own[case] = loaded.inputs(compared.prompt(case), images, paths)
+    ids = difference(array(own["input_ids"]), compared.want.inputs(case)["input_ids"])
+    if isinstance(ids, str):
+        return f"ids of {ids}"
     worst, equal = 0.0, compared.equal if images else EQUAL
-    runs = [("", compared.adapt_inputs(case), WHOLE, EQUAL)]
-    if case in compared.own:
-        own = compared.own[case]
-        runs += [(" with its own inputs", own, WHOLE, equal), (" in chunks", own, CHUNK, equal)]
+    runs = [
+        ("", compared.adapt_inputs(case), WHOLE, EQUAL),
+        (" with its own inputs", own, WHOLE, equal),
+        (" in chunks", own, CHUNK, equal),
+    ]
     for words, inputs, step, most in runs:
         share = compared.rows_off(case, loaded.run(inputs, compared.sampler(case), step))
         if share > most:
