@@ -93,6 +93,14 @@ def test_text_prompt_is_unchanged():
     assert features.visual_pos_masks is None
 
 
+@pytest.mark.parametrize("media", [(1, None), (None, 1), (1, 1)])
+def test_chunks_keep_images_and_videos_whole(media):
+    model = SimpleNamespace(config=SimpleNamespace(model_type="gemma3", text_config=None))
+    assert patch.shows_images(model, *media)
+    assert not patch.shows_images(model, None, None)
+    assert not patch.shows_images(SimpleNamespace(), *media)
+
+
 @pytest.mark.parametrize("vision", ["vision", "all", None])
 def test_config_decides(vision):
     text = SimpleNamespace(use_bidirectional_attention=vision)

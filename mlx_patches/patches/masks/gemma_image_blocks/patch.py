@@ -190,14 +190,10 @@ def find_blocks(visual: Any, family: str) -> Any:
     return (mx.cumsum(count, axis=1) > 0) & (mx.cumsum(count, axis=1, reverse=True) > 0)
 
 
-def shows_images(model: Any, pixel_values: Any) -> bool:
-    """Whether a prompt of a model whose images attend both ways has images."""
+def shows_images(model: Any, pixel_values: Any, pixel_values_videos: Any) -> bool:
+    """Whether a prompt of a model whose images attend both ways has images or videos."""
     config = getattr(model, "config", None)
-    return (
-        pixel_values is not None
-        and hasattr(config, "text_config")
-        and has_images(model, pixel_values, None)
-    )
+    return hasattr(config, "text_config") and has_images(model, pixel_values, pixel_values_videos)
 
 
 def is_of_gemma(batch: Any, /) -> bool:
