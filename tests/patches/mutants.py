@@ -518,6 +518,8 @@ SIMPLE: dict[str, dict[str, object]] = {
         "limit_mask": lambda mask: mask,
         "project": pass_on,
         "read_each": pass_on,
+        "make_window": lambda length: importlib.import_module("numpy").hanning(length),
+        "Added.__array_ufunc__": lambda floor, maximum, _, mel, *rest: mel.clip(floor.floor),
     },
     "gemma4-rope": {"rotate": lambda wavelengths, x, offset=0: x},
     "mllama-images": {"shift_states": lambda found: found, "skip_tokens": lambda found: found},

@@ -1,12 +1,22 @@
-"""Runs parts of a tiny tower with padding, and the projection."""
+"""Runs parts of a tiny tower with padding, the projection, and the extractor of sounds."""
 
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, compare_arrays, module_of, mx, own_class_of
+from ....probes.kit import (
+    Result,
+    Target,
+    compare_arrays,
+    module_of,
+    mx,
+    own_class_of,
+    require_module,
+)
 
 SIDE, WIDTH = 4, 32
+# Of a sound, which the extractor pads.
+SAMPLES = 1200
 FIELDS = {
     "hidden_size": WIDTH,
     "intermediate_size": WIDTH,
@@ -22,9 +32,14 @@ FIELDS = {
 
 
 def probe(target: Target) -> Result:
-    """Red if padding changes a feature or gives NaN, the norm comes last, or two images crash."""
+    """Red if padding changes a feature or gives NaN, the norm comes last, or two images crash.
+
+    Of sounds: if frames are at other samples, or have another window or floor.
+    """
     mx.random.seed(0)
     kind = own_class_of(target)
+    if "Extractor" in target.name:
+        return probe_sounds(kind())
     if "Embedder" in target.name:
         found = kind(WIDTH, 2 * WIDTH)(mx.random.normal((1, 3, WIDTH)))
         scale = mx.sqrt(mx.mean(found * found)).item()
@@ -52,3 +67,21 @@ def probe_pooler(kind: Any) -> Result:
         for fill in (mx.zeros(seen.shape), mx.ones(seen.shape))
     )
     return compare_arrays(second, first, 1e-5)
+
+
+def probe_sounds(extractor: Any) -> Result:
+    numpy = require_module("numpy")
+    sound = numpy.random.default_rng(0).normal(0, 0.01, SAMPLES)
+    length, hop = extractor.frame_length, extractor.hop_length
+    padded = numpy.pad(sound, (length // 2, 0))
+    window = 0.5 - 0.5 * numpy.cos(2 * numpy.pi * numpy.arange(length) / length)
+    # The extractor reads one sample more, which it drops without preemphasis.
+    starts = range(0, len(padded) - length, hop)
+    frames = numpy.stack([padded[start : start + length] * window for start in starts])
+    mel = abs(numpy.fft.rfft(frames, extractor.fft_length)) @ extractor.mel_filters
+    wanted = numpy.log(mel + extractor.mel_floor)
+    found = extractor([sound])
+    (features,), (mask,) = found["input_features"], found["input_features_mask"]
+    if mask.sum() != len(wanted) or features[~mask].any():
+        return Result(True, f"{mask.sum()} frames of {len(wanted)}, or padding is not zero")
+    return compare_arrays(mx.array(features[mask]), mx.array(wanted), 1e-3, "frames'")
