@@ -50,6 +50,7 @@ CONSTANT: dict[str, str] = {
     "extend-solo-batch": ARRAYS,
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
+    "stereo-sounds": "resamples a sound once, as the release does",
     "openai-server-answers": "searches each chunk as vllm-stop-text does; checks some fields",
     "openai-server-hang-up": "checks the client once per chunk",
     "rapid-logprobs": "checks each chunk; evaluates arrays of a step, as the release does",
@@ -717,6 +718,26 @@ def pixels(n: int) -> Callable[[], Any]:
     )
 
 
+def tool_results(n: int) -> Callable[[], Any]:
+    """A message with many results, many messages with one, and a result with many parts."""
+    patch = module_of("server.host_tool_results.patch")
+    parts = [{"type": "image", "source": "x"}, {"type": "text", "text": "x"}]
+    result = {"type": "tool_result", "content": parts}
+    items = [
+        {"role": "user", "content": [result] * n},
+        *[{"role": "user", "content": [result]}] * n,
+        *[{"role": "tool", "content": parts}] * n,
+        {"role": "tool", "content": parts * n},
+    ]
+    return lambda: list(patch.order_items(items, "vllm_mlx"))
+
+
+def sounds(n: int) -> Callable[[], Any]:
+    patch = module_of("models.several_sounds.patch")
+    processor, given = type("Gemma4Processor", (), {})(), ["x"] * n
+    return lambda: patch.has_several_sounds(processor, given) and patch.count_as_one(given)
+
+
 def cut_turns(n: int) -> Callable[[], Any]:
     patch = module_of("generation.vlm_prompt_cache_cut.patch")
     cache = SimpleNamespace(offset=n, trim=nothing, is_trimmable=lambda: True)
@@ -1014,6 +1035,8 @@ CASES: dict[str, list[Case]] = {
     "vlm-vision-features": [pixels],
     "vlm-prompt-cache-cut": [cut_turns],
     "padded-prompts": [padding],
+    "host-tool-results": [tool_results],
+    "several-sounds": [sounds],
     "image-prompts": [waiting_images],
 }
 

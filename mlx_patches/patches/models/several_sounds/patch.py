@@ -37,7 +37,6 @@ def has_several_sounds(processor: Any, audio: Any) -> bool:
 PATCH = Patch(
     id="several-sounds",
     every_model=True,
-    changes_solo=True,
     severity="crash",
     targets=argument(
         "mlx_vlm.utils:prepare_inputs", "audio", count_as_one, when=has_several_sounds

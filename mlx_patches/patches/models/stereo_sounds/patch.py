@@ -42,6 +42,5 @@ def resample(samples: Any, own: int, sr: int) -> Any:
 PATCH = Patch(
     id="stereo-sounds",
     every_model=True,
-    changes_solo=True,
     targets=wrap("mlx_vlm.utils:load_audio", load_mean),
 )

@@ -113,7 +113,6 @@ def split_grids(model: Any, /, input_ids: Any, video_grid_thw: Any) -> Any:
 PATCH = Patch(
     id="video-timestamps",
     every_model=True,
-    changes_solo=True,
     targets=(
         *define("mlx_vlm.utils:process_inputs", around(process_timed), when=has_videos),
         *argument(

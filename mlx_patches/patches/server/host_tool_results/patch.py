@@ -54,10 +54,10 @@ def order_items(items: list[Any], host: str) -> Iterator[Any]:
         if kind == "tool_result":
             results = [take_media(one, kind, host) for one in item["content"]]
             item = item | {"content": [result for result, _ in results]}
-            media = media + [part for _, parts in results for part in parts]
+            media += [part for _, parts in results for part in parts]
         elif kind:
             item, parts = take_media(item, kind, host)
-            media = media + parts
+            media += parts
         yield item
     if media:
         yield {"role": "user", "content": media}
@@ -93,10 +93,13 @@ def take_media(result: dict[str, Any], kind: str, host: str) -> tuple[dict[str, 
     is_read = reader and (kind, host) == ("function_call_output", "mlx_vlm")
     if is_read or not (isinstance(parts, list) and all(isinstance(one, dict) for one in parts)):
         return result, []
-    media = [one for one in parts if one.get("type") in MEDIA] if is_blind(kind, host) else []
+    dropped = MEDIA if is_blind(kind, host) else ()
+    media = [one for one in parts if one.get("type") in dropped]
     if not media and kind not in _JOINED.get(host, ()):
         return result, []
-    return result | {field: join_texts([one for one in parts if one not in media])}, media
+    return result | {
+        field: join_texts([one for one in parts if one.get("type") not in dropped])
+    }, media
 
 
 def is_blind(kind: str, host: str) -> bool:
