@@ -11,6 +11,9 @@ from mlx_patches.patches.server.vlm_image_turns.probe import IMAGE, TEXT, find_i
 from ..releases.models import module_or_skip
 
 
+SKIPPED = {"vlm-image-turns": ((None, {}, []), {"video": ["a.mp4"]})}
+
+
 def texts(messages):
     """The messages as a server keeps them: only the text parts."""
     return [one | {"content": "a"} if isinstance(one["content"], list) else one for one in messages]
