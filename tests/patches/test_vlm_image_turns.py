@@ -10,7 +10,6 @@ from mlx_patches.patches.server.vlm_image_turns.probe import IMAGE, TEXT, find_i
 
 from ..releases.models import module_or_skip
 
-
 SKIPPED = {"vlm-image-turns": ((None, {}, []), {"video": ["a.mp4"]})}
 
 
