@@ -13,6 +13,7 @@ import mlx_patches
 from mlx_patches.auditing.models import read_folder
 from mlx_patches.auditing.verdict import ModelVerdict, PatchState
 from mlx_patches.core import distributions
+from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside, store
 from mlx_patches.lab.images import published
 
@@ -74,7 +75,10 @@ def test_verdict_on_a_folder_is_the_evidence(kind, tmp_path):
     home, saved = write_configs(kind, tmp_path)
     assert list_audited(home) == list_wrong(kind, is_saved=False)
     other = SAVED_AS.get(kind, kind)
-    if published.is_respelled(read_folder(home).config, read_folder(saved).config):
+    if not read_folder(saved).implementations():  # DeepSeek-VL, in older releases
+        with pytest.raises(MlxPatchesError, match="no model type"):
+            find_verdict(saved)
+    elif published.is_respelled(read_folder(home).config, read_folder(saved).config):
         assert list_audited(saved) == list_wrong(other, is_saved=other == kind)
 
 
