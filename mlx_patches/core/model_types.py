@@ -15,7 +15,9 @@ def implementations(model_type: str) -> dict[str, str]:
     """Installed distribution to the name of its module that implements a model type."""
     found = {}
     for package, distribution in MODEL_PACKAGES.items():
-        name = remapping(package).get(model_type, _RENAMED.get(model_type, model_type))
+        # mlx-vlm reads the type in lower case, such as GOT-OCR's.
+        own = model_type.lower() if distribution == "mlx-vlm" else model_type
+        name = remapping(package).get(own, _RENAMED.get(own, own))
         # Some modules have a hyphen in their name, such as lfm2-vl.
         plain = name.replace("-", "_")
         if plain.isidentifier() and not plain.startswith("__") and len(plain) < _MAX_NAME:

@@ -88,6 +88,13 @@ def test_helper_is_no_model_type(site):
     assert "llama" in found and "cache" not in found
 
 
+def test_only_mlx_vlm_reads_types_in_lower_case(site):
+    for distribution, package in (("mlx-lm", "mlx_lm"), ("mlx-vlm", "mlx_vlm")):
+        site.install(distribution, "9.9")
+        site.write(f"{package}/models/got.py", "class Model:\n    pass\n")
+    assert model_types.implementations("GOT") == {"mlx-vlm": "got"}
+
+
 def test_remapped_types(tmp_path, monkeypatch):
     package = tmp_path / "mlx_lm"
     (package / "models").mkdir(parents=True)
