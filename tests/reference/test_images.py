@@ -67,7 +67,7 @@ def test_wrong_scale_is_of_vision_tower(want, loaded, monkeypatch):
     own = type(loaded.model.vision_tower).__mro__[1]  # the first one records
     wrap(monkeypatch, own, "__call__", lambda out: out * 1.1)
     found = stages(want, loaded)
-    assert reds(found) == {"model", "request"}
+    assert reds(found) == {"model", "request", "video"}
     assert "square: off by" in found["model"].detail
     assert "from the vision tower on" in found["model"].detail
 
@@ -116,9 +116,10 @@ def test_pixels_of_default_backend_are_equal(want, loaded, monkeypatch):
     own, case = loaded.inputs, "wide"
     default = want.get(case, "default/pixel_values")
 
-    def process(prompt, images):
+    def process(prompt, images, **videos):
+        found = own(prompt, images, **videos)
         other = any(case in image for image in images)
-        return {**own(prompt, images), **({"pixel_values": mx.array(default)} if other else {})}
+        return {**found, **({"pixel_values": mx.array(default)} if other else {})}
 
     mx = importlib.import_module("mlx.core")
     monkeypatch.setattr(loaded, "inputs", process)
