@@ -13,6 +13,8 @@ from .. import Cell
 # The largest difference of equal results, as a share of the scale; transformers and the release
 # differ by less than a tenth of this in float32.
 EQUAL = 1e-4
+# The same where transformers has no PIL backend, or resizes a frame: pixels are rounded.
+ROUNDED = 1e-2
 
 
 def put_in_line(error: BaseException) -> str:

@@ -25,14 +25,23 @@ from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
 from . import heard, pictures, published, rules, videos, watched
-from .judge import EQUAL, argmax, describe_off, difference, is_alike, put_in_line, verdict
+from .judge import (
+    EQUAL,
+    ROUNDED,
+    argmax,
+    describe_off,
+    difference,
+    is_alike,
+    put_in_line,
+    verdict,
+)
 from .release import WITHOUT, NeedsTorch
 
 NAME = "reference-images"
 # The largest difference of equal pixels: they are rounded to bytes before they are normalized.
 EQUAL_PIXELS = 1e-3
 # The same where transformers has no PIL backend: a rounded pixel may differ by one of 255 levels.
-ROUNDED, ROUNDED_PIXELS = 1e-2, 0.032
+ROUNDED_PIXELS = 0.032
 # A folder to keep transformers' results in, for several processes that compare with them.
 KEEP = "MLX_PATCHES_LAB_IMAGES"
 SECONDS = 400
@@ -261,7 +270,7 @@ class Compared:
             return
         yield "request", self.requests()
         if videos.list_cases(self.one):
-            yield "video", self.video()
+            yield "video", watched.compare(self)
         yield "fields", self.fields()
         yield "chat", self.chat()
         if self.one.get("audio"):
@@ -405,16 +414,6 @@ class Compared:
                 except Exception as error:
                     found[case] = put_in_line(error)
         return self.judge(found)
-
-    def video(self) -> Cell:
-        """Compare the logits of prompts with videos, with the release's own inputs."""
-        if not self.loaded.reads_videos:
-            return Cell(NOT_APPLICABLE, "the release's function takes no videos")
-        try:
-            off, has_other_pixels = watched.compare(self)
-        except Exception as error:
-            return Cell(RED, put_in_line(error))
-        return verdict(off, ROUNDED if has_other_pixels else EQUAL)
 
     def has_same_inputs(self, case: str) -> bool:
         """Whether the release's own inputs of a case are those of transformers."""
