@@ -15,14 +15,11 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, argument, wrap
 from ..._shared.request_fields import FIELDS
+from ..._shared.request_values import MEDIA
 from .patch import is_user, join_texts, list_types
 
 # The kinds of media, by the types of their parts.
-KINDS = {
-    f"{before}{kind}{after}": kind
-    for kind in ("image", "audio", "video")
-    for before, after in (("", ""), ("input_", ""), ("", "_url"))
-}
+KINDS = {name: kind for kind in ("image", "audio", "video") for name in MEDIA if kind in name}
 # A part of a message: its kind, and its text if it is one.
 Part = tuple[str, str]
 

@@ -95,6 +95,8 @@ def process_counted(
 ) -> Any:
     """A processor's inputs, if the prompts have a placeholder for each image and video."""
     videos = kwargs.get("videos")
+    if not images and not videos:
+        return call(processor, prompts, images, *args, **kwargs)
     text = prompts if isinstance(prompts, str) else "\n".join(map(str, prompts))
     media = {"images": images, "videos": videos}
     tokens = {kind: find_token(processor, kind) for kind, given in media.items() if given}
