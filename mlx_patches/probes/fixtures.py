@@ -145,6 +145,16 @@ def make_bare_generator(module: Any, **state: Any) -> Any:
     return generator
 
 
+def make_module(kind: Any, **parts: Any) -> Any:
+    """A part of a model of this class, not constructed: it has only these attributes."""
+    import mlx.nn as nn
+
+    made = kind.__new__(kind)
+    nn.Module.__init__(made)
+    vars(made).update(parts)
+    return made
+
+
 def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
     """A ``PromptProcessingBatch`` of mlx-vlm for prompts whose rests are not processed yet."""
     given: dict[str, Any] = {

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.video_beside_image.patch import ALONE, MODELS
+from mlx_patches.patches.models.video_beside_image.patch import IGNORES_VIDEOS, MODELS
 from mlx_patches.patches.models.video_beside_image.probe import (
     IMAGE,
     VIDEO,
@@ -40,7 +40,7 @@ def test_embeddings_follow_the_tokens(order, model, ungated):
 
 def test_video_without_an_image_is_embedded(ungated):
     with or_skip():
-        model = make_model(ALONE)
+        model = make_model(IGNORES_VIDEOS)
     ungated("video-beside-image")
     tokens, inputs = make_inputs(VIDEO)
     found = model.get_input_embeddings(tokens, **inputs)

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "mlx_patches"
 # under which a target's probe does not apply.
 ALLOWED = {
     "loading/model_code_consent/probe.py": {"patch.CONSENT"},
-    "models/video_beside_image/probe.py": {"patch.MODELS", "patch.PARTS", "patch.ALONE"},
+    "models/video_beside_image/probe.py": {"patch.MODELS", "patch.PARTS", "patch.IGNORES_VIDEOS"},
     "models/recurrent_padding/probe.py": {"patch.MASKED", "patch.MASK_LEFT"},
     "models/recurrent_padding/probe_layers.py": {
         "batch.announce_padding",

@@ -4,7 +4,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import SIZES, Result, Target, family_of, module_of, require_own
+from ....probes.kit import SIZES, Result, Target, family_of, make_module, module_of, require_own
 
 THETA, SECTIONS = 5e6, [2, 3, 3]
 
@@ -98,12 +98,9 @@ def probe_kimi(kind: Any) -> Result:
 
 def probe_weights(kind: Any) -> Result:
     """Red if a model's sanitize does not know the names of saved weights."""
-    import mlx.nn as nn
-
     saved = "model.vision_model.x", "model.mm_projector.x", "language_model.model.blocks.0.x"
-    model = kind.__new__(kind)
-    nn.Module.__init__(model)
-    model.vision_tower = model.language_model = SimpleNamespace(sanitize=lambda weights: weights)
+    part = SimpleNamespace(sanitize=lambda weights: weights)
+    model = make_module(kind, vision_tower=part, language_model=part)
     made = list(kind.sanitize(model, dict.fromkeys(saved)))
     wrong = any("model.vision" in name or "model.mm" in name or "blocks" in name for name in made)
     return Result(wrong, f"the weights: {made}")

@@ -3,7 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, own_class_of, require_own, require_parameter
+from ....probes.kit import (
+    Result,
+    Target,
+    make_module,
+    mx,
+    own_class_of,
+    require_own,
+    require_parameter,
+)
 
 # An image, a sound and text.
 TYPES = (1, 1, 3, 0)
@@ -25,12 +33,11 @@ def probe(target: Target) -> Result:
 
 def make_mask(kind: Any, types: Any) -> Any:
     """The mask of a layer with full attention."""
-    import mlx.nn as nn
-
-    model = kind.__new__(kind)
-    nn.Module.__init__(model)
-    model.config = SimpleNamespace(use_bidirectional_attention="vision")
-    model.layers = [SimpleNamespace(layer_type="full_attention")]
-    model.window_size = len(TYPES)
+    model = make_module(
+        kind,
+        config=SimpleNamespace(use_bidirectional_attention="vision"),
+        layers=[SimpleNamespace(layer_type="full_attention")],
+        window_size=len(TYPES),
+    )
     hidden = mx.zeros((1, len(TYPES), 1))
     return model._make_masks(hidden, [None], types)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import own_class_of, require_own
+from ....probes.fixtures import make_module, own_class_of, require_own
 
 IMAGE, NEWLINE = 9, -1.0
 # The length of a tile's edge in pixels and in patches, and the width of features.
@@ -44,7 +44,6 @@ def probe(target: Target) -> Result:
 def build_model(model_class: Any) -> Any:
     """A model without weights, whose tower's features are numbers of tiles and patches."""
     import mlx.core as mx
-    import mlx.nn as nn
 
     def call_tower(pixels: Any, output_hidden_states: bool = False) -> Any:
         features = pixels[:, :1, 0, :1] + mx.arange(SIDE**2)[None, :, None] / 100
@@ -52,18 +51,20 @@ def build_model(model_class: Any) -> Any:
 
     grids = [[EDGE, 2 * EDGE], [2 * EDGE, EDGE]]
     language = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, WIDTH)))
-    model = model_class.__new__(model_class)
-    nn.Module.__init__(model)
-    model.config = SimpleNamespace(
-        image_token_index=IMAGE,
-        image_grid_pinpoints=grids,
-        vision_config=SimpleNamespace(image_size=EDGE),
+    return make_module(
+        model_class,
+        config=SimpleNamespace(
+            image_token_index=IMAGE,
+            image_grid_pinpoints=grids,
+            vision_config=SimpleNamespace(image_size=EDGE),
+        ),
+        language_model=SimpleNamespace(model=language),
+        vision_tower=call_tower,
+        multi_modal_projector=lambda features: features,
+        vision_feature_layer=0,
+        vision_feature_select_strategy="full",
+        image_newline=mx.full((WIDTH,), NEWLINE),
     )
-    model.language_model = SimpleNamespace(model=language)
-    model.vision_tower, model.multi_modal_projector = call_tower, lambda features: features
-    model.vision_feature_layer, model.vision_feature_select_strategy = 0, "full"
-    model.image_newline = mx.full((WIDTH,), NEWLINE)
-    return model
 
 
 def arrange(number: int, shape: tuple[float, float]) -> list[float]:

@@ -3,7 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, own_class_of, require_module, require_own
+from ....probes.kit import (
+    Result,
+    Target,
+    make_module,
+    mx,
+    own_class_of,
+    require_module,
+    require_own,
+)
 
 IMAGE, TOKENS = 90, 3
 # Prompts whose image tokens the processor has expanded, and has not; the number of their images.
@@ -36,23 +44,21 @@ def probe(target: Target) -> Result:
 
 def embed(kind: Any, ids: Any, is_got: bool) -> Any:
     """The embeddings of prompts with two images, whose features are 100, 101 and so on."""
-    import mlx.nn as nn
-
     features = mx.arange(100, 100 + 2 * TOKENS).reshape(2, TOKENS, 1)
     if is_got:
         merged = kind.merge_input_ids_with_image_features(IMAGE, features, ids[..., None], ids)
         return merged[..., 0].tolist()
-    model = kind.__new__(kind)
-    nn.Module.__init__(model)
     vision = SimpleNamespace(cls="")
-    model.config = SimpleNamespace(
-        image_token_index=IMAGE, num_image_tokens=TOKENS, vision_config=vision
+    embedder = SimpleNamespace(embed_tokens=lambda tokens: tokens[..., None])
+    model = make_module(
+        kind,
+        config=SimpleNamespace(
+            image_token_index=IMAGE, num_image_tokens=TOKENS, vision_config=vision
+        ),
+        language_model=SimpleNamespace(model=embedder),
+        vision_model=lambda pixels, **_: (features, None, None),
+        aligner=lambda states: states,
     )
-    model.language_model = SimpleNamespace(
-        model=SimpleNamespace(embed_tokens=lambda tokens: tokens[..., None])
-    )
-    model.vision_model = lambda pixels, **_: (features, None, None)
-    model.aligner = lambda states: states
     embedded = model.get_input_embeddings(ids, mx.zeros((2, 3, 1, 1)))
     return getattr(embedded, "inputs_embeds", embedded)[..., 0].tolist()
 
@@ -76,14 +82,14 @@ def list_expected(rows: list[list[int]]) -> list[list[int]]:
 
 def probe_tower(kind: Any) -> Result:
     """Red if the hybrid tower's low resolution loses an image."""
-    import mlx.nn as nn
-
-    tower = kind.__new__(kind)
-    nn.Module.__init__(tower)
     scope = require_module(kind.__module__)
-    tower.config = SimpleNamespace(cls="HybridVisionTower")
-    tower.resize = lambda image: scope.resize_image(image, (2, 2))
-    tower.vision_tower_high = tower.vision_tower_low = lambda x: x
+    tower = make_module(
+        kind,
+        config=SimpleNamespace(cls="HybridVisionTower"),
+        resize=lambda image: scope.resize_image(image, (2, 2)),
+        vision_tower_high=lambda x: x,
+        vision_tower_low=lambda x: x,
+    )
     images = mx.broadcast_to(mx.arange(2.0).reshape(2, 1, 1, 1), (2, 4, 4, 3))
     try:
         found = [part[:, 0, 0, 0].round().tolist() for part in tower(images)]

@@ -21,7 +21,7 @@ from ....core.verbs import Function, Patch, mx, support, vlm_family, wrap
 MODELS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_omni_moe"
 PARTS = {"qwen3_omni_moe": "thinker:Thinker"}
 # The model that ignores even a video without an image.
-ALONE = "qwen3_vl_moe"
+IGNORES_VIDEOS = "qwen3_vl_moe"
 _prompt: ContextVar[Any] = ContextVar("mlx_patches_mixed_prompt", default=None)
 # Pixels of a frame or an image, and its grid of patches: one, rows, columns.
 Frame = tuple[Any, list[int]]
@@ -116,7 +116,7 @@ PATCH = Patch(
             for name in MODELS.split()
             for target in wrap(
                 f"mlx_vlm.models.{name}.{PARTS.get(name, f'{name}:Model')}.get_input_embeddings",
-                *((embed_videos, has_videos) if name == ALONE else (embed_both, has_both)),
+                *((embed_videos, has_videos) if name == IGNORES_VIDEOS else (embed_both, has_both)),
             )
         ),
         *support(

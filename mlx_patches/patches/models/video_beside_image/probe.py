@@ -6,12 +6,13 @@ from typing import Any
 from ....probes.kit import (
     Result,
     Target,
+    make_module,
     mx,
     require_module,
     require_own,
     require_parameter,
 )
-from .patch import ALONE, MODELS, PARTS
+from .patch import IGNORES_VIDEOS, MODELS, PARTS
 
 IMAGE, VIDEO, START, END, AUDIO = 90, 91, 92, 93, 94
 MERGED = 2
@@ -32,19 +33,14 @@ CONFIG = SimpleNamespace(
 
 def make_model(name: str) -> Any:
     """A whole model of the release, without weights."""
-    import mlx.nn as nn
-
     part, _, found = PARTS.get(name, f"{name}:Model").partition(":")
     whole = getattr(require_module(f"mlx_vlm.models.{name}.{part}"), found)
     kind = require_module(f"mlx_vlm.models.{name}.language").LanguageModel
     require_parameter(whole.get_input_embeddings, "kwargs")  # up to 0.3.9 it takes no video
-    language, model = kind.__new__(kind), whole.__new__(whole)
-    nn.Module.__init__(language)
-    nn.Module.__init__(model)
-    language.config = model.config = CONFIG
-    language.model = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, 1)))
-    model.language_model, model.vision_tower = language, Tower(name in WITH_DEEPSTACK)
-    return model
+    embedder = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, 1)))
+    language = make_module(kind, config=CONFIG, model=embedder)
+    tower = Tower(name in WITH_DEEPSTACK)
+    return make_module(whole, config=CONFIG, language_model=language, vision_tower=tower)
 
 
 class Tower:
@@ -109,7 +105,7 @@ def probe(target: Target) -> Result:
 
 def probe_model(name: str) -> Result:
     found = probe_order(name, VIDEO, IMAGE)
-    return found if found.red or name != ALONE else probe_order(name, VIDEO)
+    return found if found.red or name != IGNORES_VIDEOS else probe_order(name, VIDEO)
 
 
 def probe_order(name: str, *order: int) -> Result:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, class_of, mx, require_own
+from ....probes.kit import Result, Target, class_of, make_module, mx, require_own
 
 IMAGE, VIDEO, START, END = 90, 91, 92, 93
 MERGED = 2
@@ -45,13 +45,7 @@ def count_positions(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> 
 
 def make_model(target: Target) -> Any:
     """Make the language model of a target, without weights."""
-    import mlx.nn as nn
-
-    kind = class_of(target)
-    model = kind.__new__(kind)
-    nn.Module.__init__(model)
-    model.config = CONFIG
-    return model
+    return make_module(class_of(target), config=CONFIG)
 
 
 def probe(target: Target) -> Result:

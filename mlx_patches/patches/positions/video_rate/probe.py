@@ -8,6 +8,7 @@ from ....probes.kit import (
     Result,
     Target,
     import_module,
+    make_module,
     mx,
     require_module,
     require_own,
@@ -60,25 +61,21 @@ class Qwen2_5_VLProcessor:
 
 def make_model() -> Any:
     """A whole model of the release, without weights."""
-    import mlx.nn as nn
-
     module = require_module("mlx_vlm.models.qwen2_5_vl")
     kind, whole = module.LanguageModel, module.Model
     require_parameter(whole.get_input_embeddings, "kwargs")  # up to 0.3.9 it takes no video
-    language = kind.__new__(kind)
-    nn.Module.__init__(language)
-    language.config = SimpleNamespace(
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        vision_start_token_id=START,
-        vision_config=SimpleNamespace(spatial_merge_size=MERGED, tokens_per_second=PER_SECOND),
+    vision = SimpleNamespace(spatial_merge_size=MERGED, tokens_per_second=PER_SECOND)
+    config = make_config(vision_config=vision)
+    embedder = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, 1)))
+    language = make_module(kind, config=config, model=embedder)
+    return make_module(whole, config=config, language_model=language, vision_tower=Tower())
+
+
+def make_config(**more: Any) -> Any:
+    """A config with the tokens of the prompts."""
+    return SimpleNamespace(
+        image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=START, **more
     )
-    language.model = SimpleNamespace(embed_tokens=lambda ids: mx.zeros((*ids.shape, 1)))
-    tower = Tower()
-    model = whole.__new__(whole)
-    nn.Module.__init__(model)
-    model.config, model.language_model, model.vision_tower = language.config, language, tower
-    return model
 
 
 class Tower:
@@ -109,19 +106,10 @@ def process(grids: Any, rates: Sequence[float] | None) -> Any:
 
 def make_omni() -> Any:
     """The language model of Qwen3-Omni, without weights."""
-    import mlx.nn as nn
-
     kind = require_module("mlx_vlm.models.qwen3_omni_moe.language").LanguageModel
-    language = kind.__new__(kind)
-    nn.Module.__init__(language)
-    language.config = SimpleNamespace(
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        vision_start_token_id=START,
-        vision_config=SimpleNamespace(spatial_merge_size=MERGED),
-        position_id_per_seconds=OMNI_PER_SECOND,
-    )
-    return language
+    vision = SimpleNamespace(spatial_merge_size=MERGED)
+    config = make_config(vision_config=vision, position_id_per_seconds=OMNI_PER_SECOND)
+    return make_module(kind, config=config)
 
 
 def probe(target: Target) -> Result:

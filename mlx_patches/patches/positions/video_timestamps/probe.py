@@ -3,7 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, class_of, mx, require_module, require_own
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    class_of,
+    make_module,
+    mx,
+    require_module,
+    require_own,
+)
 
 VIDEO, START, END = 91, 92, 93
 MERGED, FRAMES = 2, 2
@@ -66,7 +75,7 @@ def process(processor: Any, prompt: str, rates: list[float], **more: Any) -> Any
 
 
 def probe(target: Target) -> Result:
-    """Red if a processor writes no times, or others, or a grid has no block of its own."""
+    """Red if a processor writes wrong times or none, or the grids of a video share a block."""
     require_own(target)
     if target.name.endswith("get_rope_index"):
         return probe_positions(target)
@@ -92,20 +101,10 @@ def make_blocks() -> Any:
     return mx.array([block * GRID[0]])
 
 
-def make_model(target: Target) -> Any:
-    """The language model of a target, without weights."""
-    import mlx.nn as nn
-
-    kind = class_of(target)
-    model = kind.__new__(kind)
-    nn.Module.__init__(model)
-    model.config = CONFIG
-    return model
-
-
 def probe_positions(target: Target) -> Result:
     """Red if a video of 2 grids has other positions than 2 videos of one grid."""
-    index, tokens = make_model(target).get_rope_index, make_blocks()
+    model, tokens = make_module(class_of(target), config=CONFIG), make_blocks()
+    index = model.get_rope_index
     own, _ = index(tokens, None, mx.array([GRID]))
     expected, _ = index(tokens, None, mx.array([[1, *GRID[1:]]] * GRID[0]))
     wrong = (own != expected).any(axis=(0, 1)).sum().item()
