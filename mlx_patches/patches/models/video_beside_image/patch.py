@@ -1,4 +1,4 @@
-"""Qwen-VL in mlx-vlm with an image and a video in one prompt: the video is ignored, or a crash.
+"""Qwen-VL in mlx-vlm with an image and a video in one prompt: it ignores the video, or crashes.
 
 Why: The model embeds ``pixel_values`` and ignores ``pixel_values_videos`` beside them. Qwen2-VL
     and Qwen2.5-VL answer without the video; Qwen3-VL-MoE, Qwen3.5 and, up to mlx-vlm 0.6,
