@@ -33,6 +33,8 @@ PARTS = {
 }
 # Published names of the vision tower's weights: transformers restores them only in loaded models.
 TOWER = {r"vision_tower\.(?!vision_model)": "vision_tower.vision_model."}
+# transformers 5.5 saves weights with a prefix too many, under names that no published folder has.
+PREFIXED, PREFIX = "model.language_model.model.", {r"^model\.": ""}
 
 
 def main() -> None:
@@ -162,11 +164,20 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
         else:
             value.add_(torch.randn_like(value) * 0.1)
     model.save_pretrained(home, save_original_format=one.get("original", True))
+    if is_prefixed(home / "model.safetensors"):
+        rewrite(home / "model.safetensors", PREFIX)
     if one.get("tower"):
         rewrite(home / "model.safetensors", TOWER)
     if "within" in one:
         rewrite(home / "model.safetensors", {"^": one["within"][1]})
     return model, ids
+
+
+def is_prefixed(path: Path) -> bool:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as found:
+        return any(name.startswith(PREFIXED) for name in found.keys())
 
 
 def amend_mllama(model: Any) -> None:
