@@ -344,7 +344,12 @@ SIMPLE: dict[str, dict[str, object]] = {
     "paligemma-images": {"join_states": lambda first, layers: (first, layers)},
     "llava-image-options": {"text_options": frozenset},
     "llava-next-tiles": {"remove_padding": lambda grid, size: grid},
-    "glm4v-positions": {"weigh_tap": lambda distance: (1 - distance) * (distance < 1)},
+    "glm4v-positions": {
+        "resize": FromOld(lambda resize: lambda table, *size: resize(table[:, ::-1], *size)),
+    },
+    "kimi-positions": {
+        "resize": FromOld(lambda resize: lambda table, *size: resize(table * 2, *size))
+    },
     "frames-apart": {"is_mixed": lambda ends, parts: False},
     "vision-gelu": {
         "find_approximation": lambda config: "fast",

@@ -177,7 +177,8 @@ def is_prefixed(path: Path) -> bool:
     from safetensors import safe_open
 
     with safe_open(path, "pt") as found:
-        return any(name.startswith(PREFIXED) for name in found.keys())
+        names = found.keys()
+    return any(name.startswith(PREFIXED) for name in names)
 
 
 def amend_mllama(model: Any) -> None:

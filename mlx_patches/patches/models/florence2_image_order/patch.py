@@ -5,10 +5,12 @@ Why: An image has 577 features: the mean of the others, and those of its places.
     config, and by default puts the mean last: each feature gets the position of its neighbour. The
     batch engine passes the encoder's output to the first step only: later ones encode the last
     token instead of decoding it. Two prompts with images raise an error about shapes. Transformers
-    5 saves another type of the tower and other names of fields and weights.
+    5 saves another type of the tower and other names of fields and weights. A prompt longer than a
+    chunk is cut without its mask, which raises up to 0.6.
 How: The field of ``vision_config`` is read, and the names that transformers 5 saves. After the
     first step, the cached keys of the prompt stand for the encoder's output, which the decoder
-    reads only to fill this cache. Several prompts with images are refused with the remedy.
+    reads only to fill this cache. Several prompts with images are refused with the remedy. The
+    model names itself as one whose prompts are not cut.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The release reads the field of ``vision_config`` and both spellings, and its batch
     engine decodes.
@@ -17,7 +19,7 @@ Retire when: The release reads the field of ``vision_config`` and both spellings
 import re
 from typing import Any
 
-from ....core.verbs import Function, Patch, refusal, tensors, wrap
+from ....core.verbs import Function, Patch, add, refusal, tensors, wrap
 from ..._shared.configs import Params, config_target
 
 ORDER = "image_feature_source"
@@ -40,6 +42,7 @@ _NAMES = {
     r"^model\.language_model": "language_model.model",
     r"^lm_head": "language_model.lm_head",
 }
+WHOLE = True  # the encoder reads a prompt as a whole
 # Arguments of calls that encode a prompt, or decode with the encoder's output.
 _GIVEN = {
     *("inputs_embeds", "encoder_outputs", "cross_attention_states"),
@@ -114,5 +117,6 @@ PATCH = Patch(
         config_target("mlx-vlm", "florence2", name_tower, kind="VisionConfig"),
         *tensors("mlx_vlm.models.florence2.florence2:Model.sanitize", rename),
         *wrap("mlx_vlm.models.florence2.language:LanguageModel.__call__", decode_cached),
+        *add("mlx_vlm.models.florence2.florence2:Model.no_chunked_prefill", WHOLE, "Model"),
     ),
 )

@@ -1,8 +1,9 @@
 """Reads a config with the order of image features, and decodes after a prompt in the cache."""
 
+from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require_module
 
 ORDER, SAVED = ["spatial_avg_pool", "temporal_avg_pool"], "florence_vision"
 WIDTH = 8
@@ -17,6 +18,8 @@ def probe(target: Target) -> Result:
         return probe_decoding(module)
     if target.name == "Model.sanitize":
         return probe_weights(module)
+    if target.name == "Model.no_chunked_prefill":
+        return probe_chunks(module.Model)
     if target.name.startswith("VisionConfig"):
         tower = module.VisionConfig.from_dict({"model_type": SAVED, "embed_dim": [WIDTH]})
         return Result(tower.dim_embed != [WIDTH], f"a tower {tower.model_type} {tower.dim_embed}")
@@ -51,6 +54,28 @@ def probe_weights(module: Any) -> Result:
     missing = [name for name in names.values() if name not in found]
     turned = not missing and found["image_projection"].shape == (3, 2)
     return Result(not turned, f"lacks {missing}"[:160])
+
+
+def probe_chunks(kind: Any) -> Result:
+    """Red if ``generate_step`` cuts a prompt that is longer than a chunk."""
+    generate_step = require_module("mlx_vlm.generate").generate_step
+    lengths: list[int] = []
+
+    def call(*args: Any, inputs_embeds: Any = None, **_: Any) -> Any:
+        lengths.append(inputs_embeds.shape[1] if inputs_embeds is not None else args[0].shape[1])
+        states = {"encoder_outputs": None, "cross_attention_states": None}
+        return SimpleNamespace(logits=mx.zeros((1, 1, WIDTH)), **states)
+
+    class Stub(kind):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.language_model = call
+
+        def get_input_embeddings(self, ids: Any, *_: Any, **__: Any) -> Any:
+            return SimpleNamespace(inputs_embeds=mx.zeros((*ids.shape, WIDTH)), to_dict=dict)
+
+    ids = mx.zeros((1, 9), dtype=mx.int32)
+    next(generate_step(ids, Stub(), None, None, prompt_cache=[], prefill_step_size=4))
+    return Result(lengths[0] != 9, f"a prompt of 9 tokens is cut into {lengths}")
 
 
 def probe_decoding(module: Any) -> Result:

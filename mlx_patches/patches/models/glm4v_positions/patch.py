@@ -11,9 +11,7 @@ Retire when: mlx-vlm interpolates bicubically.
 from typing import Any
 
 from ....core.verbs import Patch, after, mx, result
-
-# The coefficient of cubic convolution in PyTorch.
-_A = -0.75
+from ..._shared.bicubic import resize
 
 
 def add_positions(
@@ -36,34 +34,6 @@ def add_positions(
         grid = resize(table, height, width)
         parts.append(grid[h_coords[places], w_coords[places]])
     return embeddings + mx.concatenate(parts).astype(weight.dtype)
-
-
-def resize(table: Any, height: int, width: int) -> Any:
-    """A table (rows, columns, width of features), resized bicubically to a grid."""
-    rows, columns, features = table.shape
-    tall = weigh(height, rows) @ table.reshape(rows, -1)
-    wide = weigh(width, columns) @ tall.reshape(height, columns, features)
-    return mx.contiguous(wide)
-
-
-def weigh(count: int, size: int) -> Any:
-    """The weights (count, size) of a table's places at each place of an axis of another length."""
-    import numpy as np
-
-    places = (np.arange(count) + 0.5) * size / count - 0.5
-    first = np.floor(places).astype(int)
-    weights = np.zeros((count, size), np.float32)
-    for tap in range(-1, 3):
-        column = np.clip(first + tap, 0, size - 1)
-        np.add.at(weights, (np.arange(count), column), weigh_tap(np.abs(places - first - tap)))
-    return mx.array(weights)
-
-
-def weigh_tap(distance: Any) -> Any:
-    """The weights of cubic convolution at distances of up to 2 places."""
-    near = ((_A + 2) * distance - (_A + 3)) * distance**2 + 1
-    far = ((distance - 5) * distance + 8) * _A * distance - 4 * _A
-    return near * (distance <= 1) + far * (distance > 1)
 
 
 def set_constants(block: Any, config: Any, /) -> None:

@@ -1,18 +1,24 @@
-"""Qwen3-Omni in mlx-vlm: a sound gets 160 times too many tokens; from 0.7 two sounds lose a token.
+"""Qwen3-Omni in mlx-vlm: sounds raise before 0.6; then they get other numbers of tokens.
 
-Why: The processor counts a sound's tokens from a mask of samples, of which 160 are a frame. Later
-    releases divide by a rounded ratio, and the shorter of two sounds loses frames. Single requests
-    are wrong too.
-How: The processor asks the feature extractor for the mask of frames.
-Upstream: mlx-vlm issue 1620, repaired only for single sounds.
+Why: Before 0.6, the processor receives the paths of sounds, which it only reads from transformers
+    5.10 on, and the model does not read the mask of their frames. Later, the processor counts a
+    sound's tokens from a mask of samples, of which 160 are a frame. Later releases divide by a
+    rounded ratio, and the shorter of two sounds loses frames. Single requests are wrong too.
+How: The processor receives samples, and asks the feature extractor for the mask of frames. The
+    model receives it by the name that it reads.
+Upstream: mlx-vlm 0.6 reads sounds; mlx-vlm issue 1620, repaired only for single sounds.
 Retire when: The processor passes ``return_attention_mask`` to the feature extractor.
 """
 
+import importlib
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Function, Patch, argument, wrap
 
 OPTION = "return_attention_mask"
+# The names of a sound's mask: the processor's, and the model's.
+GIVEN, READ = "feature_attention_mask", "input_features_mask"
+PLACE = "mlx_vlm.models.qwen3_omni_moe"
 
 
 def count_frames(call: Function, processor: Any, *args: Any, **more: Any) -> Any:
@@ -22,12 +28,35 @@ def count_frames(call: Function, processor: Any, *args: Any, **more: Any) -> Any
     return call(processor, *args, **more)
 
 
+def rename_mask(call: Function, model: Any, *args: Any, **inputs: Any) -> Any:
+    """The embeddings of a prompt, with the mask of its sounds' frames."""
+    if GIVEN in inputs and inputs.get(READ) is None:
+        inputs[READ] = inputs.pop(GIVEN)
+    return call(model, *args, **inputs)
+
+
+def load_sounds(processor: Any, audio: Any) -> list[Any]:
+    """The samples of sounds, of which some are paths."""
+    load = importlib.import_module("mlx_vlm.utils").load_audio
+    rate = processor.feature_extractor.sampling_rate
+    return [load(one, sr=rate) for one in audio]
+
+
+def reads_samples(processor: Any, audio: Any) -> bool:
+    """Whether a processor of Qwen3-Omni gets sounds."""
+    name = type(processor).__name__.lower()
+    return bool(audio) and "qwen3" in name and "omni" in name
+
+
 PATCH = Patch(
     id="qwen3-omni-sounds",
     every_model=True,
     changes_solo=True,
-    targets=wrap(
-        "mlx_vlm.models.qwen3_omni_moe.processing_qwen3_omni_moe:Qwen3OmniMoeProcessor.__call__",
-        count_frames,
+    targets=(
+        *wrap(f"{PLACE}.processing_qwen3_omni_moe:Qwen3OmniMoeProcessor.__call__", count_frames),
+        *wrap(f"{PLACE}.qwen3_omni_moe:Model.get_input_embeddings", rename_mask),
+        *argument(
+            "mlx_vlm.utils:process_inputs_with_fallback", "audio", load_sounds, when=reads_samples
+        ),
     ),
 )

@@ -1,17 +1,25 @@
-"""Counts the tokens of two short sounds."""
+"""Counts the tokens of two short sounds, prepares a file, and passes a mask."""
 
+import tempfile
+import wave
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, own_class_of, require_module
+from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of, require_module
 
 # The samples of two sounds, and their tokens: 160 samples are a frame, 8 frames a token.
 SOUNDS = {1440: 2, 1759: 2}
+RATE = 16000
 AUDIO, START, END = "<audio>", "<start>", "<end>"
 
 
 def probe(target: Target) -> Result:
-    """Red if sounds have other numbers of tokens than of features."""
+    """Red if sounds have other numbers of tokens than of features, or are not read."""
+    if target.name == "process_inputs_with_fallback":
+        return probe_file()
+    if target.name == "Model.get_input_embeddings":
+        return probe_mask(own_class_of(target))
     kind = own_class_of(target)
     whisper = require_module("transformers").WhisperFeatureExtractor(
         feature_size=8, return_attention_mask=True
@@ -41,3 +49,48 @@ def probe(target: Target) -> Result:
     kind.__call__(processor, text=[AUDIO * len(sounds)], audio=sounds, padding=True)
     tokens, wanted = texts[0].count(AUDIO), sum(SOUNDS.values())
     return Result(tokens != wanted, f"{tokens} tokens for {wanted} features")
+
+
+def probe_mask(kind: Any) -> Result:
+    """Red if the model does not read the mask of a sound's frames."""
+    seen: list[Any] = []
+
+    def embed(*, feature_attention_mask: Any = None, **_: Any) -> None:
+        seen.append(feature_attention_mask)
+
+    model, mask = SimpleNamespace(thinker=SimpleNamespace(get_input_embeddings=embed)), mx.ones(3)
+    try:
+        kind.get_input_embeddings(model, input_ids=mask, feature_attention_mask=mask)
+    except TypeError as error:
+        return Result(True, f"TypeError: {error}"[:160])
+    return Result(seen[0] is not mask, "the mask is dropped" if seen[0] is None else "it is read")
+
+
+def probe_file() -> Result:
+    """Red if the processor receives the path of a sound."""
+    utils = require_module("mlx_vlm.utils")
+    seen: list[Any] = []
+
+    class Qwen3OmniMoeProcessor:
+        tokenizer = SimpleNamespace(pad_token="", eos_token="")
+
+        def feature_extractor(self, *_: Any, **__: Any) -> dict[str, Any]:
+            ones = require_module("numpy").ones
+            return {"input_features": ones((1, 2, 3)), "attention_mask": ones((1, 3))}
+
+        feature_extractor.sampling_rate = RATE  # type: ignore[attr-defined]
+
+        def __call__(self, audio: Any = None, **_: Any) -> dict[str, Any]:
+            seen.extend(audio)
+            return {"input_ids": mx.ones((1, 2))}
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "sound.wav"))
+        with wave.open(path, "wb") as file:
+            file.setparams((1, 2, RATE, 0, "NONE", ""))
+            file.writeframes(bytes(2 * RATE))
+        try:
+            utils.prepare_inputs(Qwen3OmniMoeProcessor(), audio=[path], prompts="a")
+        except ImportError as error:
+            raise NotApplicable(f"the release reads no sounds here: {error}") from None
+    return Result(isinstance(seen[0], str), f"the processor receives a {type(seen[0]).__name__}")

@@ -1,0 +1,54 @@
+"""mlx_vlm.server before 0.6 answers a sound with status 500.
+
+Why: A request has the content of a sound in base64. The server passes it on as the path of a file.
+How: Text that is base64, and not the path of a file, is decoded before it is read.
+Upstream: mlx-vlm 0.6.
+Retire when: No supported release is older than mlx-vlm 0.6.
+"""
+
+import base64
+import binascii
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from ....core.verbs import Patch, argument
+
+# Shorter texts are names of files; no file with a header is so small.
+SHORTEST = 64
+LONGEST_PATH = 4096
+_PREFIX = re.compile(r"data:[\w./+;=-]{,200}?;base64,", re.ASCII)
+
+
+def decode(file: str) -> Any:
+    """The content that is encoded in a text, or the text if it is not base64."""
+    found = _PREFIX.match(file)
+    try:
+        return BytesIO(base64.b64decode(file[found.end() if found else 0 :], validate=True))
+    except binascii.Error:
+        return file
+
+
+def is_encoded(file: Any) -> bool:
+    """Whether a text is longer than names of files, or begins like a data URL."""
+    if not isinstance(file, str) or len(file) < SHORTEST:
+        return False
+    if file.startswith("data:"):
+        return True
+    return not file.startswith(("http:", "https:")) and not is_file(file)
+
+
+def is_file(name: str) -> bool:
+    try:
+        return len(name) <= LONGEST_PATH and Path(name).is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a null character
+        return False
+
+
+PATCH = Patch(
+    id="encoded-sounds",
+    every_model=True,
+    severity="crash",
+    targets=argument("mlx_vlm.utils:load_audio", "file", decode, when=is_encoded),
+)
