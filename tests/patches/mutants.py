@@ -309,7 +309,11 @@ SIMPLE: dict[str, dict[str, object]] = {
         "divide_up": lambda frames: frames // 4,
     },
     "unified-image-sounds": {"hide_sounds": lambda types: types},
-    "qwen3-omni-sounds": {"OPTION": "padding"},
+    "qwen3-omni-sounds": {
+        "OPTION": "padding",
+        "rename_mask": pass_on,
+        "load_sounds": lambda processor, audio: audio,
+    },
     "qwen3-omni-seconds": {
         "widen": lambda cu_seqlens: cu_seqlens,
         "count_whole": lambda counted, /, input_lengths: counted,
@@ -327,6 +331,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "florence2-image-order": {
         "ORDER": "other",
         "find_keys": lambda cache: None,
+        "keep_prompt": lambda _: False,
         "name_tower": lambda vision: vision,
         "rename": lambda weights: weights,
     },
@@ -600,6 +605,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "merge_by_row": pass_on,
     },
     "several-sounds": {"count_as_one": lambda audio: audio},
+    "encoded-sounds": {"decode": lambda file: file},
     "stereo-sounds": {"resample": lambda samples, own, sr: samples},
     "batch-refused": {"is_batch": lambda cache, method: False, "is_chunked": lambda layer: False},
     "indexer-mask": {"without_heads": lambda mask: mask},

@@ -21,11 +21,18 @@ LONGEST_PATH = 4096
 _PREFIX = re.compile(r"data:[\w./+;=-]{,200}?;base64,", re.ASCII)
 
 
+class Content(BytesIO):
+    """The content of a file. Before 0.4, ``load_audio`` calls this to find URLs."""
+
+    def startswith(self, _: Any) -> bool:
+        return False
+
+
 def decode(file: str) -> Any:
     """The content that is encoded in a text, or the text if it is not base64."""
     found = _PREFIX.match(file)
     try:
-        return BytesIO(base64.b64decode(file[found.end() if found else 0 :], validate=True))
+        return Content(base64.b64decode(file[found.end() if found else 0 :], validate=True))
     except binascii.Error:
         return file
 

@@ -4,12 +4,11 @@ import base64
 import importlib
 import io
 import wave
+from pathlib import Path
 
 from ....probes.kit import NotApplicable, Result, Target, require_own
 
 RATE, SAMPLES = 16000, 800
-# What later servers decode sounds with, before they are loaded.
-DECODER = "_decode_input_audio_data"
 
 
 def probe(target: Target) -> Result:
@@ -18,6 +17,8 @@ def probe(target: Target) -> Result:
     server = importlib.util.find_spec("mlx_vlm.server")
     if server and server.submodule_search_locations:
         raise NotApplicable("the server decodes sounds")
+    if not (server and server.origin and "input_audio" in Path(server.origin).read_text()):
+        raise NotApplicable("the server takes no sounds")
     content = io.BytesIO()
     with wave.open(content, "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))

@@ -19,7 +19,7 @@ Retire when: The release reads the field of ``vision_config`` and both spellings
 import re
 from typing import Any
 
-from ....core.verbs import Function, Patch, add, refusal, tensors, wrap
+from ....core.verbs import Function, Patch, define, refusal, tensors, wrap
 from ..._shared.configs import Params, config_target
 
 ORDER = "image_feature_source"
@@ -42,7 +42,6 @@ _NAMES = {
     r"^model\.language_model": "language_model.model",
     r"^lm_head": "language_model.lm_head",
 }
-WHOLE = True  # the encoder reads a prompt as a whole
 # Arguments of calls that encode a prompt, or decode with the encoder's output.
 _GIVEN = {
     *("inputs_embeds", "encoder_outputs", "cross_attention_states"),
@@ -101,6 +100,11 @@ def find_keys(cache: Any) -> Any:
     return None if keys is None else keys.swapaxes(1, 2)
 
 
+def keep_prompt(_: Any) -> bool:
+    """Whether a prompt must be kept whole; the encoder reads it at once."""
+    return True
+
+
 def refuse_rows(mask: Any) -> None:
     """Refuse several rows with a mask: it does not fit their scores."""
     if mask is not None and len(mask) > 1:
@@ -117,6 +121,11 @@ PATCH = Patch(
         config_target("mlx-vlm", "florence2", name_tower, kind="VisionConfig"),
         *tensors("mlx_vlm.models.florence2.florence2:Model.sanitize", rename),
         *wrap("mlx_vlm.models.florence2.language:LanguageModel.__call__", decode_cached),
-        *add("mlx_vlm.models.florence2.florence2:Model.no_chunked_prefill", WHOLE, "Model"),
+        *define(
+            "mlx_vlm.models.florence2.florence2:Model.no_chunked_prefill",
+            keep_prompt,
+            fingerprint_of=("Model",),
+            defines_new_attribute=True,
+        ),
     ),
 )

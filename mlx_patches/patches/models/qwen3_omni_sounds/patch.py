@@ -11,6 +11,7 @@ Retire when: The processor passes ``return_attention_mask`` to the feature extra
 """
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from ....core.verbs import Function, Patch, argument, wrap
@@ -39,7 +40,7 @@ def load_sounds(processor: Any, audio: Any) -> list[Any]:
     """The samples of sounds, of which some are paths."""
     load = importlib.import_module("mlx_vlm.utils").load_audio
     rate = processor.feature_extractor.sampling_rate
-    return [load(one, sr=rate) for one in audio]
+    return [load(one, sr=rate) if isinstance(one, str | Path) else one for one in audio]
 
 
 def reads_samples(processor: Any, audio: Any) -> bool:
