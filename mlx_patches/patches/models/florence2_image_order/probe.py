@@ -1,6 +1,7 @@
 """Reads a config with the order of image features, and decodes after a prompt in the cache."""
 
 import inspect
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,6 +63,9 @@ def probe_chunks(kind: Any) -> Result:
     generate_step = require_module("mlx_vlm.generate").generate_step
     if "prefill_step_size" not in inspect.signature(generate_step).parameters:
         raise NotApplicable("this release cuts no prompts")
+    source = inspect.getsource(sys.modules[generate_step.__module__])
+    if "chunked_prefill" not in source:
+        raise NotApplicable("this release cuts every prompt")
     lengths: list[int] = []
 
     def call(*args: Any, inputs_embeds: Any = None, **_: Any) -> Any:

@@ -57,7 +57,11 @@ PATCH = Patch(
         *wrap(f"{PLACE}.processing_qwen3_omni_moe:Qwen3OmniMoeProcessor.__call__", count_frames),
         *wrap(f"{PLACE}.qwen3_omni_moe:Model.get_input_embeddings", rename_mask),
         *argument(
-            "mlx_vlm.utils:process_inputs_with_fallback", "audio", load_sounds, when=reads_samples
+            "mlx_vlm.utils:process_inputs_with_fallback",
+            "audio",
+            load_sounds,
+            when=reads_samples,
+            fingerprint_of=("prepare_inputs",),
         ),
     ),
 )
