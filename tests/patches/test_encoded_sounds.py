@@ -14,7 +14,9 @@ def test_content_is_decoded(text):
     assert decode(text).read() == CONTENT
 
 
-@pytest.mark.parametrize("text", ["x" * 63 + ".wav", f"data:audio/wav;base64,{TEXT}!", f"{TEXT}-"])
+@pytest.mark.parametrize(
+    "text", ["x" * 63 + ".wav", "é" * 64, f"data:audio/wav;base64,{TEXT}!", f"{TEXT}-"]
+)
 def test_other_text_is_unchanged(text):
     assert decode(text) == text
 

@@ -50,6 +50,7 @@ CONSTANT: dict[str, str] = {
     "extend-solo-batch": ARRAYS,
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
+    "qwen3-omni-sounds": "loads each sound once, as the release does",
     "stereo-sounds": "resamples a sound once, as the release does",
     "openai-server-answers": "searches each chunk as vllm-stop-text does; checks some fields",
     "openai-server-hang-up": "checks the client once per chunk",
@@ -883,6 +884,7 @@ def refuse(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
     return [lambda n, case=case: case(times * n) for case in texts(look_up)]
 
 
+_ENCODED = "models.encoded_sounds.patch"
 _ARGUMENTS, _PYTHONIC = "server.tool_arguments.patch", "server.pythonic_calls.patch"
 CASES: dict[str, list[Case]] = {
     "video-rate": [vlm_videos],
@@ -1037,6 +1039,7 @@ CASES: dict[str, list[Case]] = {
     "padded-prompts": [padding],
     "host-tool-results": [tool_results],
     "several-sounds": [sounds],
+    "encoded-sounds": [*of(_ENCODED, "decode"), *of(_ENCODED, "is_encoded")],
     "image-prompts": [waiting_images],
 }
 

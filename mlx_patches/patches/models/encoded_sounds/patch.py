@@ -7,7 +7,6 @@ Retire when: No supported release is older than mlx-vlm 0.6.
 """
 
 import base64
-import binascii
 import re
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +32,7 @@ def decode(file: str) -> Any:
     found = _PREFIX.match(file)
     try:
         return Content(base64.b64decode(file[found.end() if found else 0 :], validate=True))
-    except binascii.Error:
+    except ValueError:  # also a character beyond ASCII
         return file
 
 
