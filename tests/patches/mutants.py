@@ -312,6 +312,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "qwen3-omni-sounds": {
         "OPTION": "padding",
         "rename_mask": pass_on,
+        "add_sounds": lambda message, /, role, skip_audio_token, num_audios: message,
         "load_sounds": lambda processor, audio: audio,
     },
     "qwen3-omni-seconds": {

@@ -314,6 +314,8 @@ def process_case(
         return videos.process(one, processor, folder, case).to(torch.float32)
     shown, heard = pictures.find(case).images, sounds.save(folder, case)
     check_count(one, len(shown))
+    if len(heard) > 1:
+        check_version(one["audio"].get("several", {}), metadata.version("transformers"))
     if why := one.get("skipped", {}).get(case):
         raise ValueError(f"transformers {why}")
     images = open_images(one, folder, case, seed)

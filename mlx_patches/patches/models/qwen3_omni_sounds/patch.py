@@ -1,11 +1,11 @@
 """Qwen3-Omni in mlx-vlm: sounds raise before 0.6; then they get other numbers of tokens.
 
-Why: Before 0.6, the processor receives the paths of sounds, which it only reads from transformers
-    5.10 on, and the model does not read the mask of their frames. Later, the processor counts a
+Why: Before 0.6, the chat template gets no sounds, the processor their paths, which it cannot read
+    with older transformers, and the model no mask of their frames. Later, the processor counts a
     sound's tokens from a mask of samples, of which 160 are a frame. Later releases divide by a
     rounded ratio, and the shorter of two sounds loses frames. Single requests are wrong too.
-How: The processor receives samples, and asks the feature extractor for the mask of frames. The
-    model receives it by the name that it reads.
+How: Messages name their sounds. The processor receives samples, and asks the feature extractor for
+    the mask of frames. The model receives it by the name that it reads.
 Upstream: mlx-vlm 0.6 reads sounds; mlx-vlm issue 1620, repaired only for single sounds.
 Retire when: The processor passes ``return_attention_mask`` to the feature extractor.
 """
@@ -14,7 +14,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from ....core.verbs import Function, Patch, argument, wrap
+from ....core.verbs import Function, Patch, argument, result, wrap
 
 OPTION = "return_attention_mask"
 # The names of a sound's mask: the processor's, and the model's.
@@ -43,6 +43,14 @@ def load_sounds(processor: Any, audio: Any) -> list[Any]:
     return [load(one, sr=rate) if isinstance(one, str | Path) else one for one in audio]
 
 
+def add_sounds(message: Any, /, role: str, skip_audio_token: bool, num_audios: int) -> Any:
+    """A message for the chat template, with a part for each sound."""
+    named = any(part["type"] == "audio" for part in message["content"])
+    if role != "user" or skip_audio_token or named:
+        return message
+    return {**message, "content": [*message["content"], *[{"type": "audio"}] * num_audios]}
+
+
 def reads_samples(processor: Any, audio: Any) -> bool:
     """Whether a processor of Qwen3-Omni gets sounds."""
     name = type(processor).__name__.lower()
@@ -63,5 +71,6 @@ PATCH = Patch(
             when=reads_samples,
             fingerprint_of=("prepare_inputs",),
         ),
+        *result("mlx_vlm.prompt_utils:MessageFormatter._format_list_with_image", add_sounds),
     ),
 )

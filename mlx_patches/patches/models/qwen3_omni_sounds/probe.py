@@ -18,6 +18,8 @@ def probe(target: Target) -> Result:
     """Red if sounds have other numbers of tokens than of features, or are not read."""
     if target.name == "process_inputs_with_fallback":
         return probe_file()
+    if target.name == "MessageFormatter._format_list_with_image":
+        return probe_message(own_class_of(target))
     if target.name == "Model.get_input_embeddings":
         return probe_mask(own_class_of(target))
     kind = own_class_of(target)
@@ -49,6 +51,18 @@ def probe(target: Target) -> Result:
     kind.__call__(processor, text=[AUDIO * len(sounds)], audio=sounds, padding=True)
     tokens, wanted = texts[0].count(AUDIO), sum(SOUNDS.values())
     return Result(tokens != wanted, f"{tokens} tokens for {wanted} features")
+
+
+def probe_message(kind: Any) -> Result:
+    """Red if a message has other numbers of sounds than its request."""
+    given = {"skip_image_token": False, "skip_audio_token": False, "num_images": 0}
+    try:
+        formatter = kind("qwen3_omni_moe")
+    except ValueError as error:
+        raise NotApplicable(f"the release lacks Qwen3-Omni: {error}") from None
+    message = formatter._format_list_with_image("a", "user", **given, num_audios=2)
+    types = [part["type"] for part in message["content"]]
+    return Result(types.count("audio") != 2, f"{types} for two sounds")
 
 
 def probe_mask(kind: Any) -> Result:
