@@ -1,4 +1,4 @@
-"""Kimi VL, Kimi K2.5 and LocateAnything in mlx-vlm: an image's patches get inexact positions.
+"""Kimi and LocateAnything in mlx-vlm: the patches of an image get inexact positions.
 
 Why: The table of position embeddings is resized to an image's grid with ``bicubic_interpolate``,
     which leaves out the places beyond an edge. PyTorch, and so the authors, repeat the edge's.
