@@ -606,7 +606,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "merge_by_row": pass_on,
     },
     "several-sounds": {"count_as_one": lambda audio: audio},
-    "encoded-sounds": {"decode": lambda file: file},
+    "encoded-sounds": {"decode": lambda file: file, "is_empty": lambda images, audio: False},
     "stereo-sounds": {"resample": lambda samples, own, sr: samples},
     "batch-refused": {"is_batch": lambda cache, method: False, "is_chunked": lambda layer: False},
     "indexer-mask": {"without_heads": lambda mask: mask},

@@ -2,7 +2,7 @@ import base64
 
 import pytest
 
-from mlx_patches.patches.models.encoded_sounds.patch import decode, is_encoded
+from mlx_patches.patches.models.encoded_sounds.patch import decode, is_empty, is_encoded
 
 CONTENT = bytes(range(256))
 TEXT = base64.b64encode(CONTENT).decode()
@@ -37,3 +37,11 @@ def test_other_sources_are_unchanged(file):
 @pytest.mark.parametrize("name", ["a" * 300, "a" * 70 + "\0", "a" * 100_000])
 def test_names_that_no_file_has_are_encoded(name):
     assert is_encoded(name)
+
+
+@pytest.mark.parametrize(
+    ("images", "audio", "expected"),
+    [([], ["a"], True), ([], [], False), (["a"], ["a"], False), (None, ["a"], False)],
+)
+def test_only_an_empty_list_beside_sounds_is_omitted(images, audio, expected):
+    assert is_empty(images, audio) is expected

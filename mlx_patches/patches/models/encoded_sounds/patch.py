@@ -1,7 +1,9 @@
 """mlx_vlm.server before 0.6 answers a sound with status 500.
 
-Why: A request has the content of a sound in base64. The server passes it on as the path of a file.
-How: Text that is base64, and not the path of a file, is decoded before it is read.
+Why: A request has the content of a sound in base64. The server passes it on as the path of a file,
+    and up to 0.4 with an empty list of images, which processors cannot stack.
+How: Text that is base64, and not the path of a file, is decoded before it is read. No images stand
+    for an empty list of them.
 Upstream: mlx-vlm 0.6.
 Retire when: No supported release is older than mlx-vlm 0.6.
 """
@@ -45,6 +47,15 @@ def is_encoded(file: Any) -> bool:
     return not file.startswith(("http:", "https:")) and not is_file(file)
 
 
+def omit() -> None:
+    """No images."""
+
+
+def is_empty(images: Any, audio: Any) -> bool:
+    """Whether a prompt has sounds and an empty list of images."""
+    return bool(audio) and images == []
+
+
 def is_file(name: str) -> bool:
     try:
         return len(name) <= LONGEST_PATH and Path(name).is_file()
@@ -56,5 +67,8 @@ PATCH = Patch(
     id="encoded-sounds",
     every_model=True,
     severity="crash",
-    targets=argument("mlx_vlm.utils:load_audio", "file", decode, when=is_encoded),
+    targets=(
+        *argument("mlx_vlm.utils:load_audio", "file", decode, when=is_encoded),
+        *argument("mlx_vlm.utils:prepare_inputs", "images", omit, when=is_empty),
+    ),
 )
