@@ -31,6 +31,7 @@ def probe_images(prepare: Any) -> Result:
 
     class Processor:
         tokenizer = SimpleNamespace(pad_token="", eos_token="")
+        feature_extractor = SimpleNamespace(sampling_rate=RATE)
 
         def __call__(self, images: Any = None, audio: Any = None, **_: Any) -> dict[str, Any]:
             seen.append(images)
