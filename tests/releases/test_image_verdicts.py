@@ -24,9 +24,15 @@ SAVED_AS = {"pixtral": "llava pixtral"}
 
 
 def read_evidence() -> dict[str, Any]:
+    """The results of the release, replaced by those with the installed transformers if any."""
     release = distributions.find("mlx-vlm") if is_tested("mlx-vlm") else None
-    file = store.folder().parent / "images" / f"mlx-vlm-{release and release.version}.json"
-    return json.loads(file.read_text()) if file.exists() else {"kinds": {}}
+    home, name = store.folder().parent / "images", f"mlx-vlm-{release and release.version}"
+    installed = f"{name}-{str(distributions.find('transformers')).replace(' ', '-')}"
+    found: dict[str, Any] = {"kinds": {}}
+    for file in (home / f"{name}.json", home / f"{installed}.json"):
+        for part, own in json.loads(file.read_text()).items() if file.exists() else ():
+            found[part] = {**found.get(part, {}), **own} if isinstance(own, dict) else own
+    return found
 
 
 EVIDENCE = read_evidence()
