@@ -69,8 +69,13 @@ PATCH = Patch(
             "audio",
             load_sounds,
             when=reads_samples,
+            supports=True,
             fingerprint_of=("prepare_inputs",),
         ),
-        *result("mlx_vlm.prompt_utils:MessageFormatter._format_list_with_image", add_sounds),
+        *result(
+            "mlx_vlm.prompt_utils:MessageFormatter._format_list_with_image",
+            add_sounds,
+            supports=True,
+        ),
     ),
 )
