@@ -11,18 +11,24 @@ from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of, requ
 # The samples of two sounds, and their tokens: 160 samples are a frame, 8 frames a token.
 SOUNDS = {1440: 2, 1759: 2}
 RATE = 16000
+PROCESSING = "mlx_vlm.models.qwen3_omni_moe.processing_qwen3_omni_moe"
 AUDIO, START, END = "<audio>", "<start>", "<end>"
 
 
 def probe(target: Target) -> Result:
     """Red if sounds have other numbers of tokens than of features, or are not read."""
-    if target.name == "process_inputs_with_fallback":
-        return probe_file()
-    if target.name == "MessageFormatter._format_list_with_image":
-        return probe_message(own_class_of(target))
     if target.name == "Model.get_input_embeddings":
         return probe_mask(own_class_of(target))
-    kind = own_class_of(target)
+    if not target.supports:
+        return probe_tokens(own_class_of(target))
+    is_message = target.name == "MessageFormatter._format_list_with_image"
+    own = probe_message(own_class_of(target)) if is_message else probe_file()
+    # A supporting target is needed if the processor is repaired.
+    return own if own.red else probe_tokens(require_module(PROCESSING).Qwen3OmniMoeProcessor)
+
+
+def probe_tokens(kind: Any) -> Result:
+    """Red if sounds have other numbers of tokens than of features."""
     whisper = require_module("transformers").WhisperFeatureExtractor(
         feature_size=8, return_attention_mask=True
     )
