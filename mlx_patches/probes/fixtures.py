@@ -3,10 +3,12 @@
 import contextlib
 import importlib
 import inspect
+import io
 import json
 import logging
 import os
 import tempfile
+import wave
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -153,6 +155,15 @@ def make_module(kind: Any, **parts: Any) -> Any:
     nn.Module.__init__(made)
     vars(made).update(parts)
     return made
+
+
+def make_sound(frames: bytes = bytes(3200), rate: int = 16000, channels: int = 1) -> bytes:
+    """A WAV file of 16-bit samples; a tenth of a second of silence if none are given."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as made:
+        made.setparams((channels, 2, rate, 0, "NONE", ""))
+        made.writeframes(frames)
+    return file.getvalue()
 
 
 def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:

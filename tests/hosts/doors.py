@@ -30,7 +30,8 @@ from typing import Any
 import httpx
 
 from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.patches.server.media.probe import a_server, make_image, make_sound
+from mlx_patches.patches.server.media.probe import a_server, make_image
+from mlx_patches.probes.kit import make_sound
 
 from .server import Host, serving
 

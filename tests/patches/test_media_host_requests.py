@@ -24,7 +24,8 @@ from mlx_patches.patches.server.media import host as host_media
 from mlx_patches.patches.server.media import paths as media_paths
 from mlx_patches.patches.server.media import public as public_media
 from mlx_patches.patches.server.media.paths import ROOTS, admit, is_admitted
-from mlx_patches.patches.server.media.probe import a_server, make_image, make_sound
+from mlx_patches.patches.server.media.probe import a_server, make_image
+from mlx_patches.probes.kit import make_sound
 
 PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n"
 MP4 = b"\0\0\0\x18ftypmp42"

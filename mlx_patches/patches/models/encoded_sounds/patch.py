@@ -2,44 +2,38 @@
 
 Why: A request has the content of a sound in base64. The server passes it on as the path of a file,
     and up to 0.4 with an empty list of images, which processors cannot stack.
-How: Text that is base64, and not the path of a file, is decoded before it is read. No images stand
-    for an empty list of them.
+How: Text that is base64, and not the path of a file, is decoded before it is read. An empty list
+    of images is not passed on.
 Upstream: mlx-vlm 0.6.
 Retire when: No supported release is older than mlx-vlm 0.6.
 """
 
 import base64
 import re
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from ....core.verbs import Patch, argument
+from ..._shared.media_content import Content
 
-# Shorter texts are names of files; no file with a header is so small.
+# Shorter texts are names: a file with its header has a longer one.
 SHORTEST = 64
 LONGEST_PATH = 4096
 _PREFIX = re.compile(r"data:[\w./+;=-]{,200}?;base64,", re.ASCII)
-
-
-class Content(BytesIO):
-    """The content of a file. Before 0.4, ``load_audio`` calls this to find URLs."""
-
-    def startswith(self, _: Any) -> bool:
-        return False
 
 
 def decode(file: str) -> Any:
     """The content that is encoded in a text, or the text if it is not base64."""
     found = _PREFIX.match(file)
     try:
-        return Content(base64.b64decode(file[found.end() if found else 0 :], validate=True))
+        content = base64.b64decode(file[found.end() if found else 0 :], validate=True)
     except ValueError:  # also a character beyond ASCII
         return file
+    return Content(content, "a sound in base64")
 
 
 def is_encoded(file: Any) -> bool:
-    """Whether a text is longer than names of files, or begins like a data URL."""
+    """Whether a text may have the content of a sound: it is long, and neither a URL nor a file."""
     if not isinstance(file, str) or len(file) < SHORTEST:
         return False
     if file.startswith("data:"):
@@ -48,7 +42,7 @@ def is_encoded(file: Any) -> bool:
 
 
 def omit() -> None:
-    """No images."""
+    """Pass no images."""
 
 
 def is_empty(images: Any, audio: Any) -> bool:

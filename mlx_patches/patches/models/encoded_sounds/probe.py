@@ -2,20 +2,19 @@
 
 import base64
 import importlib
-import io
 import tempfile
-import wave
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, mx, require_own
+from ....probes.kit import NotApplicable, Result, Target, make_sound, mx, require_own
 
 RATE, SAMPLES = 16000, 800
+FRAMES = b"\x00\x40" * SAMPLES
 
 
 def probe(target: Target) -> Result:
-    """Red if the content of a file is taken for its path, or no images for some."""
+    """Red if the content of a file is taken for its path, or an empty list is passed on."""
     own = require_own(target)
     server = importlib.util.find_spec("mlx_vlm.server")
     if server and server.submodule_search_locations:
@@ -39,7 +38,7 @@ def probe_images(prepare: Any) -> Result:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "sound.wav")
-        path.write_bytes(make_file())
+        path.write_bytes(make_sound(FRAMES))
         try:
             prepare(Processor(), images=[], audio=[str(path)], prompts="a")
         except ImportError as error:
@@ -47,18 +46,9 @@ def probe_images(prepare: Any) -> Result:
     return Result(seen != [None], f"the processor receives {seen[0]} as images")
 
 
-def make_file() -> bytes:
-    """The content of a short sound's file."""
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes(b"\x00\x40" * SAMPLES)
-    return content.getvalue()
-
-
 def probe_content(load: Any) -> Result:
     """Red if the content of a file is taken for its path."""
-    text = base64.b64encode(make_file()).decode()
+    text = base64.b64encode(make_sound(FRAMES)).decode()
     for given in (text, f"data:audio/wav;base64,{text}"):
         try:
             samples = load(given, sr=RATE)

@@ -1,9 +1,9 @@
-"""Qwen3-Omni in mlx-vlm: sounds raise before 0.6; then they get other numbers of tokens.
+"""Qwen3-Omni in mlx-vlm: sounds raise before 0.6, and get wrong numbers of tokens from then on.
 
 Why: Before 0.6, the chat template gets no sounds, the processor their paths, which it cannot read
-    with older transformers, and the model no mask of their frames. Later, the processor counts a
-    sound's tokens from a mask of samples, of which 160 are a frame. Later releases divide by a
-    rounded ratio, and the shorter of two sounds loses frames. Single requests are wrong too.
+    with older transformers, and the model no mask of their frames. The release's own processor
+    counts a sound's tokens from a mask of samples, of which 160 are a frame. From 0.7 on it divides
+    by a rounded ratio, and the shorter of two sounds loses frames. Single requests are wrong too.
 How: Messages name their sounds. The processor receives samples, and asks the feature extractor for
     the mask of frames. The model receives it by the name that it reads.
 Upstream: mlx-vlm 0.6 reads sounds; mlx-vlm issue 1620, repaired only for single sounds.

@@ -1,12 +1,19 @@
 """Counts the tokens of two short sounds, prepares a file, and passes a mask."""
 
 import tempfile
-import wave
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of, require_module
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    make_sound,
+    mx,
+    own_class_of,
+    require_module,
+)
 
 # The samples of two sounds, and their tokens: 160 samples are a frame, 8 frames a token.
 SOUNDS = {1440: 2, 1759: 2}
@@ -105,12 +112,10 @@ def probe_file() -> Result:
             return {"input_ids": mx.ones((1, 2))}
 
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder, "sound.wav"))
-        with wave.open(path, "wb") as file:
-            file.setparams((1, 2, RATE, 0, "NONE", ""))
-            file.writeframes(bytes(2 * RATE))
+        path = Path(folder, "sound.wav")
+        path.write_bytes(make_sound(rate=RATE))
         try:
-            utils.prepare_inputs(Qwen3OmniMoeProcessor(), audio=[path], prompts="a")
+            utils.prepare_inputs(Qwen3OmniMoeProcessor(), audio=[str(path)], prompts="a")
         except ImportError as error:
             raise NotApplicable(f"the release reads no sounds here: {error}") from None
     return Result(isinstance(seen[0], str), f"the processor receives a {type(seen[0]).__name__}")

@@ -1,10 +1,9 @@
 """Loads stereo files of several sample rates."""
 
 import tempfile
-import wave
 from pathlib import Path
 
-from ....probes.kit import NotApplicable, Result, Target, require_own
+from ....probes.kit import NotApplicable, Result, Target, make_sound, require_own
 
 RATE, SECONDS = 16000, 0.5
 
@@ -28,7 +27,5 @@ def probe(target: Target) -> Result:
 
 def write_sound(path: Path, rate: int) -> str:
     """A file of two channels, one of which is silent."""
-    with wave.open(str(path), "wb") as file:
-        file.setparams((2, 2, rate, 0, "NONE", ""))
-        file.writeframes(b"\x00\x40\x00\x00" * round(rate * SECONDS))
+    path.write_bytes(make_sound(b"\x00\x40\x00\x00" * round(rate * SECONDS), rate, channels=2))
     return str(path)

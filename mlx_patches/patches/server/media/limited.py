@@ -18,6 +18,7 @@ from io import BytesIO
 from typing import Any
 
 from ....core.verbs import Function, Patch, refusal, wrap
+from ..._shared.media_content import Content
 from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
@@ -35,21 +36,6 @@ from .limits import (
 
 LIMITS = "host-media-limits"
 WEB = ("http://", "https://")
-
-
-class Content(BytesIO):
-    """A fetched file that loaders accept; its repr is its URL, for their messages."""
-
-    def __init__(self, content: bytes, url: str):
-        super().__init__(content)
-        self.url = url
-
-    def startswith(self, prefixes: object) -> bool:
-        """Return False: mlx-vlm below 0.4.0 tests for a URL before it tests the type."""
-        return False
-
-    def __repr__(self) -> str:
-        return self.url
 
 
 def inline_limited(inline: Function, messages: Any) -> Any:

@@ -5,7 +5,6 @@ import base64
 import io
 import tempfile
 import threading
-import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import Result, Target, import_module, module_of, require, without_variable
+from ....probes.kit import (
+    Result,
+    Target,
+    import_module,
+    make_sound,
+    module_of,
+    require,
+    without_variable,
+)
 from .paths import ROOTS
 
 _PIECE = bytes(2**20)
@@ -172,17 +179,6 @@ def make_image() -> bytes:
     return base64.b64decode(
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
     )
-
-
-def make_sound() -> bytes:
-    """Make a WAV of a tenth of a second."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as made:
-        made.setnchannels(1)
-        made.setsampwidth(2)
-        made.setframerate(16000)
-        made.writeframes(bytes(3200))
-    return file.getvalue()
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import Result, Target, import_module, module_with, without_variable
+from ....probes.kit import Result, Target, import_module, make_sound, module_with, without_variable
 from .paths import ROOTS, is_admitted
-from .probe import a_server, make_image, make_sound
+from .probe import a_server, make_image
 
 _PLAYLIST = b"#EXTM3U\n#EXTINF:8,\nfile:///etc/passwd\n" + bytes(200)
 _FILES = {

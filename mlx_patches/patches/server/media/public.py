@@ -26,11 +26,12 @@ from typing import Any
 
 from ....core.patch import read_stored
 from ....core.verbs import Function, Patch, convert, wrap
+from ..._shared.media_content import Content
 from ..._shared.refusals import Refused, as_refusal
 from ..._shared.targets import LIMIT
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
-from .limited import Content, guard_source, is_web, put_images
+from .limited import guard_source, is_web, put_images
 from .limits import Answer, Fetched, check_data_url, check_pixels, run_within
 from .paths import is_admitted, read_media_roots, resolve_file, resolve_path
 
