@@ -33,8 +33,15 @@ PARTS = {
 }
 # Published names of the vision tower's weights: transformers restores them only in loaded models.
 TOWER = {r"vision_tower\.(?!vision_model)": "vision_tower.vision_model."}
-# transformers 5.5 saves weights with a prefix too many, under names that no published folder has.
-PREFIXED, PREFIX = "model.language_model.model.", {r"^model\.": ""}
+# transformers 5.5 saves weights with a prefix too many, under names that no published folder has:
+# how a file's names begin then, and the patterns that restore them. The first that fits counts.
+PREFIXED = {
+    "model.language_model.model.": {r"^model\.": ""},
+    "model.language_model.language_model.": {
+        r"^model\.(language_model\.)+(?=visual\.|language_model\.)": "model."
+    },
+    "model.embed_tokens.": {r"^model\.(?=visual\.)": ""},
+}
 
 
 def main() -> None:
@@ -164,8 +171,7 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
         else:
             value.add_(torch.randn_like(value) * 0.1)
     model.save_pretrained(home, save_original_format=one.get("original", True))
-    if is_prefixed(home / "model.safetensors"):
-        rewrite(home / "model.safetensors", PREFIX)
+    remove_prefix(home / "model.safetensors")
     if one.get("tower"):
         rewrite(home / "model.safetensors", TOWER)
     if "within" in one:
@@ -173,12 +179,16 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     return model, ids
 
 
-def is_prefixed(path: Path) -> bool:
+def remove_prefix(path: Path) -> None:
+    """Rename the weights of a file whose names have a prefix too many."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as found:
-        names = found.keys()
-    return any(name.startswith(PREFIXED) for name in names)
+        names = list(found.keys())
+    for prefix, renamed in PREFIXED.items():
+        if any(name.startswith(prefix) for name in names):
+            rewrite(path, renamed)
+            break
 
 
 def amend_mllama(model: Any) -> None:
