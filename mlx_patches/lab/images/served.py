@@ -6,7 +6,6 @@ import base64
 import importlib
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,14 +48,22 @@ def serve() -> Iterator[str]:
     uvicorn = importlib.import_module("uvicorn")
     app = importlib.import_module("mlx_vlm.server").app
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
+    stopped = threading.Event()
+
+    def run() -> None:
+        try:
+            server.run()
+        finally:
+            stopped.set()
+        # MLX frees a thread's compiled functions without the GIL when the thread ends: it stays.
+        threading.Event().wait()
+
+    threading.Thread(target=run, daemon=True).start()
     try:
         while not server.started:
-            if not thread.is_alive():
+            if stopped.wait(0.05):
                 raise RuntimeError("the server does not start")
-            time.sleep(0.05)
         yield "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
     finally:
         server.should_exit = True
-        thread.join(SECONDS)
+        stopped.wait(SECONDS)
