@@ -31,6 +31,7 @@ from mlx_patches.evidence.words import GREEN, LETTERS, RED
 from mlx_patches.lab.images import published
 from mlx_patches.lab.images.scenario import NAME
 from mlx_patches.lab.record import PARTS, check_ended
+from mlx_patches.lab.runner import CRASHED
 
 EVIDENCE = ROOT / "tools" / "evidence" / "images"
 # The modules, besides a family's own, that process images.
@@ -43,7 +44,7 @@ STAGES = (
     *("audio", "saved"),
 )
 # A cell's detail if code raised: the exception's name and message.
-RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
+RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): |^the release crashed")
 
 
 def main() -> None:
@@ -65,6 +66,7 @@ def main() -> None:
         rows = evidence_file.read_lines(options.rows)
     else:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
+    rows = settle_crashes(rows)
     check_ended(rows)
     rows = settle_loads(rows)
     found = make_evidence(one, options.python, rows)
@@ -89,6 +91,24 @@ def main() -> None:
 def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
     """The rows of ``lab --reference`` for images only; ``off``: a patch that is switched off."""
     return measure_reference.run(python, models, jobs, mode, off, (NAME,))
+
+
+def settle_crashes(rows: Rows) -> Rows:
+    """Blame a crash without the patches on its stage, the first that only the patched run ended.
+
+    A crash stays if that stage is not equal with the patches.
+    """
+    settled = []
+    for row in rows:
+        if row["detail"].startswith(CRASHED) and not row["patched"]:
+            own = [one for one in rows if one["family"] == row["family"]]
+            ended = {one["scenario"] for one in own if not one["patched"]}
+            left = [one for one in own if one["scenario"] not in ended]
+            if left and left[0]["verdict"] == GREEN:
+                detail = f"the release {row['detail'].partition(',')[0]}"
+                row = {**row, "scenario": left[0]["scenario"], "detail": detail}
+        settled.append(row)
+    return settled
 
 
 def settle_loads(rows: Rows) -> Rows:

@@ -357,6 +357,27 @@ def test_release_is_at_fault_if_patches_load_a_folder(model, verdict):
     assert first["verdict"] == verdict and others == rows[1:]
 
 
+@pytest.mark.parametrize(
+    ("video", "stage"), [(words.GREEN, "video"), (words.RED, ""), (words.NOT_APPLICABLE, "")]
+)
+def test_stage_that_crashes_without_the_patches_is_red(video, stage):
+    crash = {
+        "family": "a",
+        **row("", words.RED, "crashed: signal 6, in reference-images"),
+        "scenario": scenario.NAME,
+    }
+    other = [{"family": "a", **row("a load", words.GREEN, patched=is_on)} for is_on in (0, 1)]
+    videos = {"family": "a", **row("a video", video, patched=True)}
+    settled = measure_images.settle_crashes([other[0], crash, other[1], videos])
+    assert settled[0::2] == [other[0], other[1]] and settled[3] == videos
+    found = settled[1]
+    if not stage:
+        assert found == crash
+    else:
+        assert found["verdict"] == words.RED and found["scenario"] == videos["scenario"]
+        assert measure_images.RAISED.search(found["detail"])
+
+
 def test_missing_image_patch_counts(evidence):
     one = judge_model({"both": "vision"})
     assert "of-blocks" in one.patches

@@ -321,6 +321,7 @@ def process_case(
 
     if case in videos.CASES:
         check_count(one, len(videos.CASES[case].frames))
+        check_version(one.get("frames", {}), metadata.version("transformers"))
         return videos.process(one, processor, folder, case).to(torch.float32)
     shown, heard = pictures.find(case).images, sounds.save(folder, case)
     check_count(one, len(shown))
