@@ -31,6 +31,9 @@ def pass_on(released: Any, *args: Any, **kwargs: Any) -> Any:
     return released(*args, **kwargs)
 
 
+SIGLIP2 = {f"..._shared.siglip2:{name}": pass_on for name in ("interpolate", "encode_apart")}
+
+
 def exchange_keys_and_values(dequantize: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def exchange(row: Any) -> Any:
         out = dequantize(row)
@@ -336,9 +339,9 @@ SIMPLE: dict[str, dict[str, object]] = {
         "name_tower": lambda vision: vision,
         "rename": lambda weights: weights,
     },
+    "phi4-siglip-images": SIGLIP2,
     "lfm2-vl-images": {
-        "weigh": FromOld(lambda weigh: lambda count, table: weigh(count, table) * (count == table)),
-        "encode_apart": pass_on,
+        **SIGLIP2,
         "set_constant": lambda tower, config, /: None,
         "name_grids": lambda made, images: made,
         "change_processor": lambda processor, model_path: processor,

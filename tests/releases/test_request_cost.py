@@ -75,6 +75,7 @@ CONSTANT: dict[str, str] = {
     "qwen3-vl-deepstack": ARRAYS,
     "kv-bits-refused": START,
     "lfm2-vl-images": "changes a new processor; cuts an image into at most 10 tiles",
+    "phi4-siglip-images": "runs a tower once per image instead of once for all",
     "roberta-limit": START,
     "vllm-image-cache": "adds an option to a call",
     "vllm-media-end": "compares two numbers per output; looks for media as the engine does",

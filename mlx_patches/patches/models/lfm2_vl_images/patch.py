@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from ....core.verbs import Function, Patch, after, mx, result, wrap
+from ....core.verbs import Function, Patch, after, result, wrap
+from ..._shared.siglip2 import encode_apart, interpolate
 
 MODEL = "mlx_vlm.models.lfm2_vl"
 _PROCESSING = f"{MODEL}.processing_lfm2_vl"
@@ -30,38 +31,6 @@ TILE, FEWEST, MOST = 512, 2, 10
 LARGE = 2.0
 # The width of a token's part of an image.
 _STEP = 32
-
-
-def interpolate(resize: Function, positions: Any, spatial_shapes: Any, max_length: int) -> Any:
-    """Positions (images, places, width) for images of these sizes, from a table (high, wide, _)."""
-    rows = []
-    for height, width in spatial_shapes.tolist():
-        high = weigh(height, positions.shape[0]) @ positions.swapaxes(0, 1)
-        both = weigh(width, positions.shape[1]) @ high.swapaxes(0, 1)
-        row = both.reshape(height * width, -1)
-        rows.append(mx.pad(row, [(0, max_length - len(row)), (0, 0)]))
-    return mx.stack(rows).astype(positions.dtype)
-
-
-def weigh(count: int, table: int) -> Any:
-    """The weights (count, table) of a bilinear interpolation that smooths if it shrinks."""
-    scale = table / count
-    centers = (mx.arange(count) + 0.5) * scale - 0.5
-    distance = mx.abs(mx.arange(table) - centers[:, None]) / max(scale, 1.0)
-    weights = mx.maximum(1 - distance, 0)
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def encode_apart(encode: Function, tower: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """The tower's output for each image without its padding, which is zeros in the result."""
-    if "pixel_attention_mask" in kwargs:  # a release that masks it
-        return encode(tower, x, *args, **kwargs)
-    found, shapes = [], kwargs.pop("spatial_shapes")
-    for image, shape in zip(x, shapes, strict=True):
-        count = shape.prod().item()
-        *_, last = encode(tower, image[None, :count], *args, spatial_shapes=shape[None], **kwargs)
-        found.append(mx.pad(last, [(0, 0), (0, x.shape[1] - count), (0, 0)]))
-    return (), x, mx.concatenate(found)
 
 
 def set_constant(tower: Any, config: Any, /) -> None:
