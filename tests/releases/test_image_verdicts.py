@@ -24,15 +24,24 @@ SAVED_AS = {"pixtral": "llava pixtral"}
 
 
 def read_evidence() -> dict[str, Any]:
-    """The results of the release, replaced by those with the installed transformers if any."""
+    """The file with the results of each kind: that of the installed transformers, if it has the
+    kind's family, else that of the release's own.
+    """
     release = distributions.find("mlx-vlm") if is_tested("mlx-vlm") else None
     home, name = store.folder().parent / "images", f"mlx-vlm-{release and release.version}"
     installed = f"{name}-{str(distributions.find('transformers')).replace(' ', '-')}"
-    found: dict[str, Any] = {"kinds": {}}
-    for file in (home / f"{name}.json", home / f"{installed}.json"):
-        for part, own in json.loads(file.read_text()).items() if file.exists() else ():
-            found[part] = {**found.get(part, {}), **own} if isinstance(own, dict) else own
+    found: dict[str, Any] = {}
+    for file in filter(Path.exists, (home / f"{name}.json", home / f"{installed}.json")):
+        results = json.loads(file.read_text())
+        kinds = results["kinds"]
+        families = {*results["not_compared"], *(one["family"] for one in kinds.values())}
+        found = {kind: one for kind, one in found.items() if family_of(one, kind) not in families}
+        found |= dict.fromkeys(kinds, results)
     return found
+
+
+def family_of(results: dict[str, Any], kind: str) -> str:
+    return str(results["kinds"][kind]["family"])
 
 
 EVIDENCE = read_evidence()
@@ -57,7 +66,7 @@ def write_configs(kind: str, folder: Path) -> tuple[Path, Path]:
 
 def list_wrong(kind: str, is_saved: bool) -> dict[str, list[str]]:
     """The wrong stages without the patches, and with them; some run only with them."""
-    before, after = (EVIDENCE[part].get(kind, {}) for part in ("without", "with"))
+    before, after = (EVIDENCE[kind][part].get(kind, {}) for part in ("without", "with"))
     stages = [one for one in {**before, **after} if is_saved or one != outside.SAVED]
     left = [one for one in stages if after.get(one) == "r"]
     wrong = [one for one in stages if before.get(one) == "r"]
@@ -70,28 +79,28 @@ def find_verdict(home: Path) -> ModelVerdict:
     return own
 
 
-def list_audited(home: Path) -> dict[str, list[str]]:
+def list_audited(home: Path, kind: str) -> dict[str, list[str]]:
     images = find_verdict(home).as_dict(PatchState(False))["images_solo"]
-    assert images["held_against"] == EVIDENCE["outside"]
+    assert images["held_against"] == EVIDENCE[kind]["outside"]
     return {part: sorted(images[part]) for part in ("wrong", "wrong_with_patches")}
 
 
-@pytest.mark.parametrize("kind", EVIDENCE["kinds"])
+@pytest.mark.parametrize("kind", EVIDENCE)
 def test_verdict_on_a_folder_is_the_evidence(kind, tmp_path):
     home, saved = write_configs(kind, tmp_path)
-    assert list_audited(home) == list_wrong(kind, is_saved=False)
+    assert list_audited(home, kind) == list_wrong(kind, is_saved=False)
     other = SAVED_AS.get(kind, kind)
     if not read_folder(saved).implementations():  # DeepSeek-VL, in older releases
         with pytest.raises(MlxPatchesError, match="no model type"):
             find_verdict(saved)
     elif published.is_respelled(read_folder(home).config, read_folder(saved).config):
-        assert list_audited(saved) == list_wrong(other, is_saved=other == kind)
+        assert list_audited(saved, other) == list_wrong(other, is_saved=other == kind)
 
 
-@pytest.mark.parametrize("kind", EVIDENCE.get("needs", ()))
+@pytest.mark.parametrize("kind", [one for one in EVIDENCE if one in EVIDENCE[one]["needs"]])
 def test_stage_is_wrong_without_a_patch_that_it_needs(kind, tmp_path):
     home, saved = write_configs(kind, tmp_path)
-    for stage, ids in EVIDENCE["needs"][kind].items():
+    for stage, ids in EVIDENCE[kind]["needs"][kind].items():
         if stage == outside.SAVED and kind in SAVED_AS:
             continue  # the folder is of another kind
         one = find_verdict(saved if stage == outside.SAVED else home)
