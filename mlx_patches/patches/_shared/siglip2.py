@@ -30,11 +30,9 @@ def encode_apart(encode: Function, tower: Any, x: Any, *args: Any, **kwargs: Any
     if "pixel_attention_mask" in kwargs:  # a release that masks it
         return encode(tower, x, *args, **kwargs)
     images, shapes = [], kwargs.pop("spatial_shapes")
-    for image, shape in zip(x, shapes, strict=True):
-        count = shape.prod().item()
-        states, _, last = encode(
-            tower, image[None, :count], *args, spatial_shapes=shape[None], **kwargs
-        )
+    for image, (height, width) in zip(x, shapes.tolist(), strict=True):
+        count, shape = height * width, mx.array([[height, width]])
+        states, _, last = encode(tower, image[None, :count], *args, spatial_shapes=shape, **kwargs)
         padding = [(0, 0), (0, x.shape[1] - count), (0, 0)]
         images.append([mx.pad(one, padding) for one in (*(states or ()), last)])
     *states, last = map(mx.concatenate, zip(*images, strict=True))
