@@ -31,7 +31,12 @@ def pass_on(released: Any, *args: Any, **kwargs: Any) -> Any:
     return released(*args, **kwargs)
 
 
-SIGLIP2 = {f"..._shared.siglip2:{name}": pass_on for name in ("interpolate", "encode_apart")}
+SIGLIP2: dict[str, object] = {
+    "..._shared.siglip2:weigh": FromOld(
+        lambda weigh: lambda count, table: weigh(count, table) * (count == table)
+    ),
+    "..._shared.siglip2:encode_apart": pass_on,
+}
 
 
 def exchange_keys_and_values(dequantize: Callable[[Any], Any]) -> Callable[[Any], Any]:

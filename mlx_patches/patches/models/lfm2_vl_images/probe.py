@@ -5,7 +5,7 @@ from typing import Any
 from unittest import mock
 
 from ....probes.kit import Result, Target, import_module, module_of, require
-from ....probes.siglip2 import SIDE, find_padding_error, find_position_error
+from ....probes.siglip2 import SIDE, probe_padding, probe_positions
 
 NUMPY = "Lfm2VlNumpyImageProcessor"
 MODEL = "mlx_vlm.models.lfm2_vl"
@@ -20,8 +20,7 @@ def probe(target: Target) -> Result:
     require(target)
     name = target.name.rpartition(".")[2]
     if name == "resize_positional_embeddings":
-        off = find_position_error(module_of(target))
-        return Result(off > 1e-3, f"the positions are off by {off:.2g}", off)
+        return probe_positions(module_of(target))
     if name == "load_processor":
         return probe_prompt([LARGE])
     if name == "preprocess":
@@ -30,8 +29,7 @@ def probe(target: Target) -> Result:
     if name == "__init__":
         used = tower.post_layernorm.eps
         return Result(used != EPSILON, f"the last norm adds {used}")
-    off = find_padding_error(tower, PATCH_SIZE)
-    return Result(off > 1e-5, f"padding changes an image by {off:.2g}", off)
+    return probe_padding(tower, PATCH_SIZE)
 
 
 def make_tower() -> Any:

@@ -1,7 +1,7 @@
 """Runs the parts of the tower, with tiny sizes."""
 
 from ....probes.kit import Result, Target, import_module, module_of, require
-from ....probes.siglip2 import SIDE, find_padding_error, find_position_error
+from ....probes.siglip2 import SIDE, probe_padding, probe_positions
 
 PATCH_SIZE = 2
 
@@ -10,8 +10,7 @@ def probe(target: Target) -> Result:
     """Red if positions are not interpolated bilinearly, or if padding changes an image."""
     require(target)
     if target.name.endswith("resize_positional_embeddings"):
-        off = find_position_error(module_of(target))
-        return Result(off > 1e-3, f"the positions are off by {off:.2g}", off)
+        return probe_positions(module_of(target))
     config = import_module("mlx_vlm.models.phi4_siglip.config").VisionConfig(
         hidden_size=8,
         intermediate_size=8,
@@ -20,5 +19,4 @@ def probe(target: Target) -> Result:
         num_patches=SIDE**2,
         patch_size=PATCH_SIZE,
     )
-    off = find_padding_error(module_of(target).VisionModel(config), PATCH_SIZE)
-    return Result(off > 1e-5, f"padding changes an image by {off:.2g}", off)
+    return probe_padding(module_of(target).VisionModel(config), PATCH_SIZE)
