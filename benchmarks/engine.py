@@ -146,10 +146,12 @@ class Run(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A copy of the releases, and a model of it."""
+    """A copy of the releases, a model of it, what runs the model, and a short prompt."""
 
     copy: Copy
-    model: LabModel
+    model: Any
+    run: Callable[..., Run]
+    short: Any
 
 
 class Round(NamedTuple):
@@ -252,21 +254,21 @@ def sides(family: Family, shape: Shape) -> tuple[Side, Side]:
             model = build_plain(family, shape)
             if found:
                 model.module.update(found[0].model.module.parameters())
-            import_all(model)
-        found.append(Side(copy, model))
+            found.append(Side(copy, model, run, [1, 2]))
+            import_all(found[-1])
     first, second = found
     return first, second
 
 
-def import_all(model: LabModel) -> None:
+def import_all(side: Side) -> None:
     """Import what a run imports: patches in the other copy would change what comes later."""
     with suppress(Exception):  # `rounds` tells it
-        run(model, [[1, 2]], 2, time.perf_counter)
+        side.run(side.model, [side.short], 2, time.perf_counter)
 
 
 def rounds(
     two: tuple[Side, Side],
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     steps: int,
     limit: tuple[int, float],
     clock: str,
@@ -299,7 +301,7 @@ def rounds(
 def round_of(
     two: tuple[Side, Side],
     turn: int,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     steps: int,
     clock: Callable[[], float],
     chance: random.Random,
@@ -307,9 +309,8 @@ def round_of(
     """A run of each copy, in random order; the patches are in copy ``turn``."""
     found: dict[int, Run | None] = {}
     for index in chance.sample((0, 1), 2):
-        copy, model = two[index]
-        with copy.active():
-            found[index] = time_run(model, prompts, steps, clock)
+        with two[index].copy.active():
+            found[index] = time_run(two[index], prompts, steps, clock)
     return Round(found[1 - turn], found[turn], turn)
 
 
@@ -319,7 +320,7 @@ def patches_in(side: Side) -> Iterator[None]:
     with ExitStack() as applied:
         with side.copy.active():
             applied.enter_context(patches(True))
-            import_all(side.model)
+            import_all(side)
         try:
             yield
         finally:
@@ -335,13 +336,13 @@ def patches(wanted: bool) -> Iterator[None]:
 
 
 def time_run(
-    model: LabModel, prompts: Sequence[Sequence[int]], steps: int, clock: Callable[[], float]
+    side: Side, prompts: Sequence[Any], steps: int, clock: Callable[[], float]
 ) -> Run | None:
     """A run without garbage collections; None if it raised."""
     gc.collect()
     gc.disable()
     try:
-        return run(model, prompts, steps, clock)
+        return side.run(side.model, prompts, steps, clock)
     except Exception:
         return None
     finally:
@@ -360,21 +361,32 @@ def run(
     ``options`` are further arguments of the generator.
     """
     engine.forget(model)
-    mx.reset_peak_memory()
-    rows = len(prompts)
     # mlx-vlm admits prompts only if a whole prefill batch fits into the completion batch.
+    rows = len(prompts)
     generator = generators.make_generator(
         model, 4 * steps, prefill_batch_size=rows, completion_batch_size=2 * rows, **options
     )
+    return time_parts(generator, generator.insert, prompts, steps, clock)
+
+
+def time_parts(
+    generator: Any,
+    insert: Callable[[Sequence[Any]], Sequence[int]],
+    prompts: Sequence[Any],
+    steps: int,
+    clock: Callable[[], float],
+) -> Run:
+    """Time the prompts of a batch, its steps, and a row that joins it."""
+    mx.reset_peak_memory()
     start = clock()
-    waiting = set(generator.insert(prompts))
+    waiting = set(insert(prompts))
     while waiting:
         waiting -= {uid for uid, _ in generator.next()}
     begun = clock()
     for _ in range(steps):
         generator.next()
     decoded = clock()
-    (late,) = generator.insert([prompts[-1]])
+    (late,) = insert([prompts[-1]])
     for _ in range(steps):
         if late in {uid for uid, _ in generator.next()}:
             break
