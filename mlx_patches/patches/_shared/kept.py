@@ -22,8 +22,11 @@ class Kept(Generic[Value]):
 
     def of(self, owner: Any) -> Value:
         """The object's value; a new one each time if the object allows no weak references."""
-        found = self._held.get(id(owner))
-        return found[1] if found is not None and found[0]() is owner else self._add(owner)
+        try:
+            reference, value = self._held[id(owner)]
+        except KeyError:
+            return self._add(owner)
+        return value if reference() is owner else self._add(owner)
 
     def _add(self, owner: Any) -> Value:
         key = id(owner)

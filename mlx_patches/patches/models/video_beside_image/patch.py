@@ -13,7 +13,7 @@ Retire when: ``get_input_embeddings`` of each model reads both.
 """
 
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from threading import local
 from typing import Any
 
 from ....core.verbs import Function, Patch, mx, support, vlm_family, wrap
@@ -22,9 +22,17 @@ MODELS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_omni_moe"
 PARTS = {"qwen3_omni_moe": "thinker:Thinker"}
 # The model that ignores even a video without an image.
 IGNORES_VIDEOS = "qwen3_vl_moe"
-_prompt: ContextVar[Any] = ContextVar("mlx_patches_mixed_prompt", default=None)
 # Pixels of a frame or an image, and its grid of patches: one, rows, columns.
 Frame = tuple[Any, list[int]]
+
+
+class Mixed(local):
+    """The ids and grids of a thread's prompt while its frames are embedded as images."""
+
+    prompt: Any = None
+
+
+_mixed = Mixed()
 
 
 def has_both(pixel_values: Any, pixel_values_videos: Any) -> bool:
@@ -59,11 +67,11 @@ def embed_both(
     kwargs["image_grid_thw"] = mx.array([grid for _, grid in ordered])
     # Features are cached by the media, not by their order in a prompt.
     kwargs.pop("vision_cache", None)
-    token = _prompt.set((input_ids, *grids))
+    _mixed.prompt = (input_ids, *grids)
     try:
         return embed(model, as_images, joined, **kwargs)
     finally:
-        _prompt.reset(token)
+        _mixed.prompt = None
 
 
 def split_frames(pixels: Any, grids: Any) -> Iterator[Frame]:
@@ -90,7 +98,7 @@ def order_frames(
 
 
 def is_mixed() -> bool:
-    return _prompt.get() is not None
+    return _mixed.prompt is not None
 
 
 def index_prompt(
@@ -102,7 +110,7 @@ def index_prompt(
     attention_mask: Any = None,
 ) -> Any:
     """The positions of the prompt as it is, while its frames are embedded as images."""
-    given = _prompt.get() or (input_ids, image_grid_thw, video_grid_thw)
+    given = _mixed.prompt or (input_ids, image_grid_thw, video_grid_thw)
     return index(model, *given, attention_mask)
 
 

@@ -116,7 +116,10 @@ class Waiting:
         """Record the token ids of a text with computed positions, and the array of these."""
         array: Callable[[], Any] = weakref.ref(returned)
         with self._lock:
-            held = [text for text in self._texts if text[0]() is not None]
+            held: list[Any] = []
+            for text in self._texts:  # Python 3.11 counts a comprehension as a call
+                if text[0]() is not None:
+                    held += [text]
             self._texts = [*held, (array, ids)][-WAITING:]
 
     def is_stored_on(self, model: Any) -> bool:
@@ -205,7 +208,7 @@ def note_prompts(
     attention_mask: Any,
 ) -> Any:
     """The result of ``get_rope_index``; prompts with images or videos are queued."""
-    waiting = find_waiting(model)
+    waiting = _WAITING.of(model)
     waiting.note_text(input_ids, out[0])
     has_images = image_grid_thw is not None or video_grid_thw is not None
     # A host that computes positions itself passes them, or lets the model compute them again.
