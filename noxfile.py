@@ -228,12 +228,14 @@ def quick(session: nox.Session, name: str) -> None:
 @nox.parametrize("name", add_tags(TESTED, dict.fromkeys(TESTED, "rest")))
 def release(session: nox.Session, name: str) -> None:
     """A share of a release's tests, and its commands."""
+    every = [NATURE]
     if name in QUICK:
-        # `quick` runs the others: its share has all tests of this one.
+        # `quick` runs the others: its share has all tests of this one, but for slow probes.
         selected = "slow and not remaining"
+        every += [PROBES]
     else:
         selected = "not slow" if name in OLDER else "not remaining"
-    test_release(session, name, "-m", selected, share=SHARE, every=NATURE)
+    test_release(session, name, "-m", selected, share=SHARE, every=" ".join(every))
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)

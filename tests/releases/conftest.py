@@ -36,6 +36,13 @@ ONLY = "MLX_PATCHES_TEST_ONLY"
 SAMPLE = 3
 OURS = str(Path(mlx_patches.__file__).parent)
 REMAINING = [pytest.mark.slow, pytest.mark.remaining]
+# Their probes take as long as those of all others: `make test` leaves them to `make test-rest`.
+SLOW = (
+    *("aya-masks", "command-vision-norm", "cross-attention-rows", "deepstack-rows"),
+    *("granite4-features", "granite4-images", "image-prompts", "image-rows", "images-apart"),
+    *("minimax-m3-batch", "mistral-row-scale", "omni-positions", "ring-cache-batching"),
+    *("rope-deltas", "vlm-model-swap", "vlm-request-adapter"),
+)
 
 
 @functools.cache
@@ -65,13 +72,17 @@ def every_target() -> list[ParameterSet]:
             patch,
             target,
             id=f"{patch.id}-{target.path}",
-            marks=[] if target in sample else REMAINING,
+            marks=list_marks(patch) if target in sample else REMAINING,
         )
         for patch in catalogue.builtin()
         for sample in [sample_targets(patch)]
         for target in patch.targets
         if is_tested(target.distribution)
     ]
+
+
+def list_marks(patch: Patch) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if patch.id in SLOW else []
 
 
 def targets_of_patches() -> list[ParameterSet]:
@@ -84,7 +95,7 @@ def targets_of_patches() -> list[ParameterSet]:
         sample = sample_targets(patch)
         others = [t for t in patch.targets if is_tested(t.distribution) and t not in sample]
         if sample:
-            found.append(pytest.param(patch, sample, id=patch.id))
+            found.append(pytest.param(patch, sample, id=patch.id, marks=list_marks(patch)))
         if others:
             name = f"{patch.id}-others"
             found.append(pytest.param(patch, others, id=name, marks=REMAINING))

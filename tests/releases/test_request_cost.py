@@ -1045,13 +1045,18 @@ CASES: dict[str, list[Case]] = {
 }
 
 
-def on_path() -> list[str]:
-    """The patches with a target that gets contents of a request."""
+# Takes as long as half of the others.
+SLOW = ("vllm-stop-text",)
+
+
+def on_path() -> list[Any]:
+    """The patches with a target that gets contents of a request, as pytest parameters."""
     registry = catalogue.builtin()
     declared = map(registry.find_declared, registry.ids())
-    return sorted(
+    found = sorted(
         patch.id for patch in declared if any(PATH.match(one.module) for one in patch.targets)
     )
+    return [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in found]
 
 
 @pytest.mark.parametrize("patch", on_path())

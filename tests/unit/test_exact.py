@@ -64,6 +64,8 @@ WRAPPERS = {
     "plain": wrap_with(plain),
     "mock": None,
 }
+# Each takes as long as hundreds of other tests.
+OFTEN = ("wrapt in place", "plain")
 
 
 class Place:
@@ -106,7 +108,10 @@ def test_orders_are_many():
     assert len([*orders()]) == len({*orders()}) > 2000
 
 
-@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.slow) for kind in WRAPPERS],
+)
 def test_every_order_of_steps_restores_original(cache, kind, monkeypatch):
     user = load("fake_lm.model")  # imported ``attend`` by name
     places = [

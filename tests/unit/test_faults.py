@@ -123,6 +123,7 @@ def test_interrupted_apply_is_all_or_nothing(fake, every):
     assert seen[False] > 100 // every, seen
 
 
+@pytest.mark.slow
 def test_interrupted_restore_can_be_finished(fake):
     cache, model = load("fake_lm.cache"), load("fake_lm.model")
     originals, patch = objects(cache, model), patch_of(*EVERYWHERE)
@@ -481,6 +482,7 @@ def test_model_type_is_only_a_name(fake, tmp_path, model_type, capsys):
     assert output.err.rstrip("\n").isprintable()
 
 
+@pytest.mark.slow
 def test_restore_during_decision(fake):
     load("fake_lm.cache")
     patches = [patch_of("attend", id=f"fix-{number}") for number in range(3000)]

@@ -30,8 +30,8 @@ from .conftest import letters, patch_of, session_for
 
 EVIDENCE = store.load()
 BY_NAME = {one["set"]: one for one in EVIDENCE}
-# The mlx-lm of most hosts, and the newest mlx-vlm; the other sets take a minute together.
-OFTEN = {"mlx-lm 0.31.3", "mlx-vlm 0.7.10"}
+# The mlx-lm of most hosts; a set of mlx-vlm takes a minute or two.
+OFTEN = {"mlx-lm 0.31.3"}
 SETS = [
     pytest.param(one, id=one["set"], marks=() if one["set"] in OFTEN else pytest.mark.slow)
     for one in EVIDENCE
@@ -568,7 +568,10 @@ def test_facts_are_shown_whole_or_dropped(monkeypatch):
     assert all(f"end {n}" in text for n in shown)
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(40, marks=pytest.mark.slow), 80, pytest.param(200, marks=pytest.mark.slow)],
+)
 def test_screen_shows_whole_sentences(release, width):
     evidence = next(one for one in EVIDENCE if one["set"] == "mlx-vlm 0.7.10")
     release(evidence)
