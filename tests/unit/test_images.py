@@ -31,7 +31,8 @@ def test_entries_are_complete():
         tokens = {*one["tokens"], *one.get("names", {}).values()}
         assert tokens == {*one["tokens"]}, name
         written = any(token in one["image"] for token in one["tokens"])
-        assert written or name == "florence2"  # its processor writes the token
+        # The processors of these write the token.
+        assert written or name in {"florence2", "phi4mm"}
         assert name in published.entries(one["family"])
 
 
@@ -142,6 +143,8 @@ def test_prompt_holds_images():
         f"<bos>{'<start_of_image>' + chr(10)}<start_of_image>\n{published.QUESTION}"
     )
     assert published.prompt(published.entry("paligemma"), 1) == "<image>caption en"
+    phi4mm = published.prompt(published.entry("phi4mm"), 2, 1)
+    assert phi4mm.startswith("<|image_1|><|image_2|><|audio_1|>\n")
 
 
 def test_published_spelling():

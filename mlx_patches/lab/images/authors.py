@@ -100,6 +100,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     home.mkdir()
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
+    published.write_code(one, home)
     if "renamed" in one or "transposed" in one:
         rewrite(home / "model.safetensors", one.get("renamed", {}), one)
     processor, default = processors(folder / "saved")
@@ -150,13 +151,14 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
 def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     """Save a tiny model like a published one; returns the model and its special tokens."""
     import torch
-    from transformers import AutoModelForImageTextToText
+    import transformers
 
     ids, size = published.write_tokenizer(one, home)
     published.write_processor(one, home)
     config = published.config(one, ids, size)
     torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+    kind = getattr(transformers, one.get("auto", "AutoModelForImageTextToText"))
+    model = kind.from_config(config, attn_implementation="eager")
     model = model.float().eval()
     if amend := AMENDED.get(one["type"]):
         amend(model.model)
@@ -235,8 +237,36 @@ def amend_hunyuan(model: Any) -> None:
     patches.interpolate_pos_encoding = sample
 
 
+def amend_phi4(model: Any) -> None:
+    """Correct what transformers computes for several sounds of Phi-4 multimodal.
+
+    Microsoft's code masks the padding of the shorter sounds; transformers adds the mask as numbers.
+    """
+    import torch
+
+    encoder = model.embed_tokens_extend.audio_embed.encoder
+    embed = encoder.forward_embeddings
+
+    def embed_masked(features: Any, padding: Any) -> Any:
+        states, mask, padding = embed(features, padding)
+        return states, torch.where(mask, 0.0, -torch.inf), padding
+
+    encoder.forward_embeddings = embed_masked
+
+
+def amend_phi4_inputs(inputs: Any) -> None:
+    """Clear the frames after a shorter sound's end, of which transformers leaves two."""
+    if "audio_attention_mask" in inputs:
+        inputs["audio_input_features"][~inputs["audio_attention_mask"].bool()] = 0
+
+
 # Corrections of what transformers computes, by model type.
-AMENDED = {"hunyuan_vl": amend_hunyuan, "mllama": amend_mllama}
+AMENDED = {
+    "hunyuan_vl": amend_hunyuan,
+    "mllama": amend_mllama,
+    "phi4_multimodal": amend_phi4,
+}
+AMENDED_INPUTS = {"phi4_multimodal": amend_phi4_inputs}
 
 
 def rewrite(path: Path, renamed: Mapping[str, str], one: published.Json | None = None) -> None:
@@ -331,6 +361,8 @@ def process_case(
         raise ValueError(f"transformers {why}")
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(shown), len(heard))
+    for pattern, token in one.get("numbered", {}).items():
+        prompt = re.sub(pattern, token, prompt)
     inputs = processor(
         images=images or None,
         text=[prompt],
@@ -338,6 +370,8 @@ def process_case(
         add_special_tokens=False,
         **({"audio": [sounds.read(path) for path in heard]} if heard else {}),
     )
+    if amend := AMENDED_INPUTS.get(one["type"]):
+        amend(inputs)
     return inputs.to(torch.float32)  # Llama 4 makes pixels of bfloat16
 
 

@@ -17,6 +17,18 @@ STOP = "eos_token_id"
 PLAIN = ("<pad>", "<bos>", "<eos>")
 QUESTION = "What is in it? Read 3 words."
 _DROPS = {"no-preprocessor": "preprocessor", "no-processor": "processor", "no-config": "config"}
+# The class that published folders have for their config.
+CONFIG_CODE = """from transformers import PretrainedConfig
+
+
+class {name}(PretrainedConfig):
+    model_type = "{type}"
+
+    def __init__(self, **fields):
+        for name in [name for name in fields if "rope" in name or "position" in name]:
+            setattr(self, name, fields.pop(name))
+        super().__init__(**fields)
+"""
 # The user's turn in the format that transformers' processors take: a list of typed parts.
 TEMPLATE = (
     "{{ start }}{% for message in messages %}{{ message['role'] + ': ' }}"
@@ -61,8 +73,10 @@ def is_respelled(one: Json, other: Json) -> bool:
 
 def prompt(one: Json, images: int, sounds: int = 0) -> str:
     """A prompt with this number of images and sounds, then the question."""
-    shown = (one["image"] + ("" if one.get("joined") else "\n")) * images
-    shown += f"{one['audio']['token']}\n" * sounds if sounds else ""
+    end = "" if one.get("joined") else "\n"
+    shown = "".join(one["image"].replace("{}", f"{at + 1}") + end for at in range(images))
+    for at in range(sounds):
+        shown += one["audio"]["token"].replace("{}", f"{at + 1}") + "\n"
     return f"{'<bos>' if one.get('bos') else ''}{shown}{one.get('ask', QUESTION)}"
 
 
@@ -89,7 +103,8 @@ def write_tokenizer(one: Json, folder: Path) -> tuple[dict[str, int], int]:
     words = {"start": start, "image": one["image"], "audio": (one.get("audio") or {}).get("token")}
     fast.chat_template = TEMPLATE
     for name, word in words.items():
-        fast.chat_template = fast.chat_template.replace(f"{{{{ {name} }}}}", word or "")
+        word = (word or "").replace("{}", "{{ loop.index }}")
+        fast.chat_template = fast.chat_template.replace(f"{{{{ {name} }}}}", word)
     fast.save_pretrained(folder)
     return {token: fast.convert_tokens_to_ids(token) for token in special}, len(fast)
 
@@ -117,7 +132,8 @@ def config(one: Json, ids: Mapping[str, int], size: int) -> Any:
     vision = one.get("own-vision") or {**TABLE["vision"], **one["vision"]}
     outer = {k: ids.get(v, v) if isinstance(v, str) else v for k, v in one["config"].items()}
     outer |= dict.fromkeys(one.get("no-parts", ()))
-    return CONFIG_MAPPING[one["type"]](text_config=text, vision_config=vision, **outer)
+    whole = text if one.get("one-config") else {"text_config": text}
+    return CONFIG_MAPPING[one["type"]](**{**whole, "vision_config": vision, **outer})
 
 
 def respell(one: Json, saved: Json) -> Json:
@@ -137,11 +153,21 @@ def respell(one: Json, saved: Json) -> Json:
         merge(own, one.get(f"published-{part}", {}))
         for field in one.get(f"unpublished-{part}", ()):
             own.pop(field, None)
+    for field in one.get("unpublished-rope", ()):
+        found["rope_scaling"].pop(field)
     for new, old in one.get("old-parts", {}).items():
         found[old] = found.pop(new)
     found = enclose(one, found)
     merge(found, one.get("published", {}))
     return found
+
+
+def write_code(one: Json, folder: Path) -> None:
+    """Save the code of the config's class if published folders have it."""
+    if code := one.get("published", {}).get("auto_map", {}).get("AutoConfig"):
+        module, name = code.split(".")
+        text = CONFIG_CODE.format(name=name, type=one["published"]["model_type"])
+        (folder / f"{module}.py").write_text(text)
 
 
 def enclose(one: Json, config: Json) -> Json:
