@@ -100,7 +100,8 @@ def holds_first_space(detokenizer: Any, /) -> bool:
 
 
 def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
-    for word, token in tokenizer.get_added_vocab().items():
+    # Not every tokenizer class has added tokens.
+    for word, token in getattr(tokenizer, "get_added_vocab", dict)().items():
         if not detokenizer._byte_decoder.keys() >= set(word):
             detokenizer.tokenmap[token] = spell_bytes(word)
 

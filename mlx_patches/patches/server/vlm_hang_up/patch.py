@@ -90,7 +90,7 @@ class Closable:
 
     def __next__(self) -> Any:
         token = next(self._tokens)
-        self._ended = bool(token.finish_reason)
+        self._ended = bool(getattr(token, "finish_reason", None))
         return token
 
     def close(self) -> None:
