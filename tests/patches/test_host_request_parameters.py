@@ -200,6 +200,17 @@ def test_mlx_vlm_does_not_drop_a_video(endpoint, reads, ungated, monkeypatch):
         asyncio.run(call)
 
 
+@pytest.mark.parametrize("endpoint", ["images_generations", "create_speech"])
+def test_format_of_made_images_and_speech_is_text(endpoint, ungated):
+    ungated("host-request-parameters")
+    sent = {"prompt": "a cat", "response_format": "b64_json"}
+    for package in ("mlx_vlm", "vllm_mlx", "app"):
+        call = read_body(requests.Request, f"{package}.server:{endpoint}", sent)
+        assert asyncio.run(call) == sent
+    with pytest.raises(ValueError, match="response_format: not an object"):
+        asyncio.run(read_body(requests.Request, "mlx_vlm.server:chat_completions_endpoint", sent))
+
+
 def test_body_that_is_no_object_is_refused(ungated):
     ungated("host-request-parameters")
     for body in ([], None, 5, [NAN]):

@@ -86,7 +86,9 @@ async def read_body(read: Function, request: Any) -> Any:
     if is_read:
         body |= read_numbers(body)
         check_fields(body, package)
-    fault = find_value_fault(body)
+    # Where images or speech are made, the format is a text.
+    is_made = isinstance(body, dict) and not is_read
+    fault = find_value_fault({**body, "response_format": None} if is_made else body)
     if not fault and package == "vllm_mlx" and has_media(body) and not takes_media():
         fault = "the model takes no images, audio or videos"
     if not fault and package == "mlx_vlm" and drops_videos(name) and has_media(body, VIDEOS):
