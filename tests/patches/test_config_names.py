@@ -1,6 +1,6 @@
 import pytest
 
-from mlx_patches.patches.loading.config_names.patch import lfm2, name_family, nemotron_h
+from mlx_patches.patches.loading.config_names.patch import inkling, lfm2, name_family, nemotron_h
 
 from ..releases.models import module_or_skip
 
@@ -40,6 +40,18 @@ def test_width_and_unknown_kind():
 def test_type_of_ernie():
     saved = {"model_type": "ernie4_5_vl_moe", "text_config": {"model_type": "ernie4_5_vl_moe_text"}}
     assert name_family(saved)["model_type"] == "ernie4_5_moe_vl"
+
+
+def test_type_of_nemotron_omni():
+    published = {"model_type": "NemotronH_Nano_Omni_Reasoning_V3"}
+    assert name_family(published)["model_type"] == "nemotronh_nano_omni_reasoning_v3"
+
+
+def test_widths_of_inkling():
+    published = {"intermediate_size": 32, "dense_intermediate_size": 96, "sconv_kernel_size": 3}
+    saved = {"intermediate_size": 96, "moe_intermediate_size": 32, "conv_kernel_size": 3}
+    assert inkling(saved) == saved | published
+    assert inkling(published) == published
 
 
 @pytest.mark.parametrize("family", ["granite_vision", "granite4_vision"])

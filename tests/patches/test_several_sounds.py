@@ -11,6 +11,14 @@ class Gemma4UnifiedProcessor(Gemma4Processor):
     pass
 
 
+class NemotronHNanoOmniProcessor:
+    pass
+
+
+class InklingProcessor:
+    pass
+
+
 class OtherProcessor:
     pass
 
@@ -27,6 +35,8 @@ def test_list_is_not_cut():
     [
         (Gemma4Processor, ["one", "two"], True),
         (Gemma4UnifiedProcessor, ["one", "two"], True),
+        (NemotronHNanoOmniProcessor, ["one", "two"], True),
+        (InklingProcessor, ["one", "two"], True),
         (OtherProcessor, ["one", "two"], False),
         (Gemma4Processor, ["one"], False),
         (Gemma4Processor, "one", False),

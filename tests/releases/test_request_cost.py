@@ -85,6 +85,7 @@ CONSTANT: dict[str, str] = {
     "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
     "max-kv-size-ignored": START,
     "minicpm-images": "compares a model's name when a conversation is formatted",
+    "nemotron-omni-images": "converts each frame of a video once, before the release resizes it",
     "model-code-consent": START,
     "model-file-names": START,
     "padded-deltas": ARRAYS,

@@ -101,7 +101,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
     published.write_code(one, home)
-    if "renamed" in one or "transposed" in one:
+    if {"renamed", "transposed", "unused"} & one.keys():
         rewrite(home / "model.safetensors", one.get("renamed", {}), one)
     processor, default = processors(folder / "saved")
     arrays: dict[str, Any] = {}
@@ -126,11 +126,12 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
         outcome["tokens"] = int(inputs["input_ids"].shape[1])
         for key, value in inputs.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
-                arrays[f"{case}/in/{one.get('inputs', {}).get(key, key)}"] = numpy(value)
+                value = fold(one, inputs, numpy(value)) if key == "pixel_values" else numpy(value)
+                arrays[f"{case}/in/{one.get('inputs', {}).get(key, key)}"] = value
         if case in pictures.CASES and pictures.CASES[case].images:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
-                    arrays[f"{case}/default/{key}"] = value
+                    arrays[f"{case}/default/{key}"] = fold(one, inputs, value)
         runs = case in videos.CASES or pictures.find(case).runs
         if runs and outcome["tokens"] <= LONGEST:
             seen.clear()
@@ -161,7 +162,7 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     model = kind.from_config(config, attn_implementation="eager")
     model = model.float().eval()
     if amend := AMENDED.get(one["type"]):
-        amend(model.model)
+        amend(getattr(model, "model", model))
     for name, value in model.state_dict().items():
         if not value.is_floating_point():
             continue
@@ -260,10 +261,20 @@ def amend_phi4_inputs(inputs: Any) -> None:
         inputs["audio_input_features"][~inputs["audio_attention_mask"].bool()] = 0
 
 
+def amend_nemotron(model: Any) -> None:
+    """Remove the scales and the buffer of RADIO that published weights lack."""
+    import torch
+
+    model.vision_model._non_persistent_buffers_set.add("summary_idxs")
+    for layer in model.vision_model.encoder.layer:
+        layer.layer_scale1 = layer.layer_scale2 = torch.nn.Identity()
+
+
 # Corrections of what transformers computes, by model type.
 AMENDED = {
     "hunyuan_vl": amend_hunyuan,
     "mllama": amend_mllama,
+    "nemotron_h_omni": amend_nemotron,
     "phi4_multimodal": amend_phi4,
 }
 AMENDED_INPUTS = {"phi4_multimodal": amend_phi4_inputs}
@@ -349,6 +360,8 @@ def process_case(
     """The processor's inputs of a case's prompt."""
     import torch
 
+    if why := one.get("skipped", {}).get(case):
+        raise ValueError(f"transformers {why}")
     if case in videos.CASES:
         check_count(one, len(videos.CASES[case].frames))
         check_version(one.get("frames", {}), metadata.version("transformers"))
@@ -357,8 +370,6 @@ def process_case(
     check_count(one, len(shown))
     if len(heard) > 1:
         check_version(one["audio"].get("several", {}), metadata.version("transformers"))
-    if why := one.get("skipped", {}).get(case):
-        raise ValueError(f"transformers {why}")
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(shown), len(heard))
     for pattern, token in one.get("numbered", {}).items():
@@ -392,6 +403,18 @@ def pixels(one: published.Json, backend: Any, folder: Path, case: str) -> dict[s
         return {key: np.asarray(value) for key, value in found.items()}
     except Exception:
         return {}
+
+
+def fold(one: published.Json, inputs: Any, patches: Any) -> Any:
+    """The images of patches, in the layout of the release; patches of several sizes stay."""
+    import numpy as np
+
+    grids = inputs[one["folded"]].tolist() if "folded" in one else []
+    if not grids or any(grid != grids[0] for grid in grids):
+        return patches
+    (rows, columns), side = grids[0], one["preprocessor"]["patch_size"]
+    found = np.asarray(patches).reshape(len(grids), rows, columns, -1, side, side)
+    return found.transpose(0, 3, 1, 4, 2, 5).reshape(len(grids), -1, rows * side, columns * side)
 
 
 def watch(model: Any) -> dict[str, Any]:

@@ -7,16 +7,19 @@ Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotro
     processor omits the row ends of an image. ERNIE 4.5 VL's type has another name too. mlx-vlm
     0.4 has no chat format for Granite Vision. Its GLM-OCR rejects the RoPE parameters of the tower;
     its Llama 4 needs a field that transformers 5 drops. Qwen4-Exp's full attention has a new name.
-    Gemma 3's number of tokens per image is read from the text part, where no config has it.
+    Gemma 3's number of tokens per image is read from the text part, where no config has it. An
+    Inkling that transformers saved has other names of its widths. The type of Nemotron 3 Nano Omni
+    has capitals, by which chats in mlx-vlm 0.6 do not find its format, and drop images and sounds.
 How: The missing old keys are added from the new ones before the config class reads them, and
     Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type and
     processor, a LLaVA-NeXT with a Granite model that of Granite Vision, and LLaVA's chat format;
     ERNIE's gets the old name. GLM-OCR's tower is read without the RoPE parameters, which it does
     not need, and Llama 4's with a value of the field, which it ignores. Gemma 3's text part gets
-    the number of tokens.
+    the number of tokens, Inkling's the published names, and Nemotron's type has no capitals.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
     are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor the types, nor Llama 4's field, nor
-    Qwen4-Exp's name, nor Gemma 3's number. mlx-vlm 0.5 has the chat format.
+    Qwen4-Exp's name, nor Gemma 3's number, nor Inkling's names. mlx-vlm 0.5 has the chat format,
+    and 0.6.16 finds Nemotron's.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
@@ -54,6 +57,14 @@ _LANGUAGE = "language_config"
 _FORMAT = "llava"
 _INDEXED = "indexed_attention"
 _COUNT = "mm_tokens_per_image"
+# Published names of an Inkling's widths, and those of transformers; one name is both.
+_WIDTHS = {
+    "dense_intermediate_size": _FEED_FORWARD,
+    _FEED_FORWARD: "moe_intermediate_size",
+    "sconv_kernel_size": "conv_kernel_size",
+}
+# The type of Nemotron 3 Nano Omni in published folders.
+_CAPITALS = "NemotronH_Nano_Omni_Reasoning_V3"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -116,10 +127,19 @@ def qwen4_exp(params: Params) -> Params:
     return {**params, "layer_types": named}
 
 
+def inkling(params: Params) -> Params:
+    """The content of an Inkling text's config, with the published names of its widths."""
+    if "moe_intermediate_size" not in params:
+        return params
+    return params | {name: params[new] for name, new in _WIDTHS.items() if new in params}
+
+
 def name_family(config: Any) -> Any:
     """The content of ``config.json``, with the type and fields by which mlx-vlm knows the model."""
     if config.get("model_type") == "multi_modality" and _LANGUAGE in config:
         return {"text_config": config[_LANGUAGE], **config}
+    if config.get("model_type") == _CAPITALS:
+        return {**config, "model_type": _CAPITALS.lower()}
     for (kind, part, inner), name in _NAMES.items():
         if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
             if name == _PIXTRAL:
@@ -159,6 +179,7 @@ PATCH = Patch(
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
         *argument("mlx_vlm.models.qwen4_exp.config:ModelConfig.from_dict", "params", qwen4_exp),
         config_target("mlx-vlm", "qwen4_exp", qwen4_exp, kind="TextConfig"),
+        config_target("mlx-vlm", "inkling", inkling, kind="TextConfig"),
         *result("mlx_vlm.utils:load_config", name_family),
         *wrap(_LLAVA, load_processor),
         *argument(

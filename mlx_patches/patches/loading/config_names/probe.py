@@ -27,6 +27,8 @@ CASES: dict[str, tuple[Fields, Fields, Fields]] = {
     ),
 }
 
+INKLING = {"intermediate_size": 96, "moe_intermediate_size": 32, "conv_kernel_size": 3}
+NEMOTRON = "NemotronH_Nano_Omni_Reasoning_V3"
 GRANITE = ("granite_vision", "granite4_vision")
 
 
@@ -35,7 +37,8 @@ def probe(target: Target) -> Result:
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
         pixtral(module)
-        return gemma3(module)
+        found = gemma3(module)
+        return found if found.red else nemotron(module)
     if target.name == "LlavaProcessor.from_pretrained":
         return processor(module)
     if target.module == "mlx_vlm.prompt_utils":
@@ -64,6 +67,10 @@ def probe(target: Target) -> Result:
         own = target.name.startswith("Model")
         module.ModelConfig.from_dict(whole) if own else kind.from_dict(text)
         return Result(False, "the new name of full attention is accepted")
+    if "inkling" in target.module:
+        given = module.TextConfig.from_dict(INKLING)
+        widths = (given.dense_intermediate_size, given.intermediate_size, given.sconv_kernel_size)
+        return Result(widths != (96, 32, 3), f"widths of {widths}")
     if "granitemoehybrid" in target.module:
         kind = getattr(module, target.name.partition(".")[0])
         layers = ["linear_attention", "full_attention"] * 2
@@ -98,6 +105,16 @@ def gemma3(utils: Any) -> Result:
     kind = import_module("mlx_vlm.models.gemma3.config").TextConfig
     given = kind.from_dict({**small_config(kind), **config["text_config"]}).mm_tokens_per_image
     return Result(given != 16, f"{given} tokens per image, 16 in the config")
+
+
+def nemotron(utils: Any) -> Result:
+    """Red if a chat of a Nemotron 3 Nano Omni loses its image."""
+    prompts: Any = import_module("mlx_vlm.prompt_utils")
+    if NEMOTRON.lower() not in prompts.MODEL_CONFIG:
+        return Result(False, "there is no Nemotron 3 Nano Omni")
+    config = load(utils, {"model_type": NEMOTRON})
+    chat = prompts.apply_chat_template(None, config, "x", num_images=1, return_messages=True)
+    return Result("image" not in str(chat), f"the chat is {chat}")
 
 
 def load(utils: Any, config: Fields) -> Fields:

@@ -1,4 +1,4 @@
-"""Gemma 4 12B (unified) in mlx-vlm: an image is read causally if its prompt has a sound too.
+"""Gemma 4 12B (unified) in mlx-vlm: an image beside a sound is read causally.
 
 Why: Tokens of one image attend both ways. The masks of releases up to 0.6 do not show an image if
     there is a sound. Later ones do, but a prompt with a sound is still fed in chunks, which get no

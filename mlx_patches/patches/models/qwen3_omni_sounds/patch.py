@@ -1,4 +1,4 @@
-"""Qwen3-Omni in mlx-vlm: sounds raise before 0.6, and get wrong numbers of tokens from then on.
+"""Qwen3-Omni in mlx-vlm: sounds raise before 0.6, and get wrong numbers of tokens since.
 
 Why: Before 0.6, the chat template gets no sounds, the processor their paths, which it cannot read
     with older transformers, and the model no mask of their frames. The release's own processor

@@ -1,10 +1,10 @@
-"""Gemma 4 and Qwen3-Omni in mlx-vlm up to 0.7: a prompt with two sounds raises, or loses one.
+"""Gemma 4, Qwen3-Omni, Nemotron, Inkling in mlx-vlm: a prompt with two sounds raises or loses one.
 
 Why: ``prepare_inputs`` keeps the first sound of a prompt and prints a warning. The prompt still
     has a token for each: the processor raises, or features of one sound stand for both. Processors
-    and models of both families read several sounds.
+    and models of these families read several sounds.
 How: The list of sounds that ``prepare_inputs`` receives counts as one sound.
-Upstream: mlx-vlm 0.7.10 passes all sounds to processors that have ``supports_multiple_audio``.
+Upstream: mlx-vlm 0.7.3 passes all sounds to processors that have ``supports_multiple_audio``.
 Retire when: No supported release is older than the first whose processors have it.
 """
 
@@ -13,7 +13,10 @@ from typing import Any
 from ....core.verbs import Patch, argument
 
 # The processors, and those that inherit from them.
-PROCESSORS = {"Gemma4Processor", "Qwen3OmniMoeProcessor"}
+PROCESSORS = {
+    *("Gemma4Processor", "Qwen3OmniMoeProcessor"),
+    *("NemotronHNanoOmniProcessor", "InklingProcessor"),
+}
 
 
 class Sounds(list[Any]):

@@ -1,4 +1,4 @@
-"""Stereo files with another sample rate in mlx-vlm 0.5 and 0.6: sounds are slowed down or sped up.
+"""Stereo files with another sample rate in mlx-vlm 0.5 and 0.6: their speed changes.
 
 Why: ``load_audio`` resamples the two channels into each other instead of the samples, and then
     takes their mean. A second of 44.1 kHz becomes 2.8 seconds, one of 8 kHz half a second.

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL, Qwen3-Omni in mlx-vlm: wrong positions in and after a video, whose rate is ignored.
+"""Qwen2.5-VL, Qwen3-Omni in mlx-vlm: wrong positions in and after a video.
 
 Why: A video's positions count its time. Two frames share a grid, which lasts one second at 2 frames
     per second, and a second is ``tokens_per_second`` positions, published as 2, or 13 in
