@@ -467,6 +467,13 @@ SIMPLE: dict[str, dict[str, object]] = {
     "omni-positions": {
         "compute_positions": lambda thinker, /, input_ids, image_grid_thw, video_grid_thw: None
     },
+    "sam-relative-positions": {"resample": lambda q_size, k_size, rel_pos: rel_pos},
+    "deepseek-ocr2-images": {
+        "tile": pass_on,
+        "group_images": lambda processor, /, text, images: images,
+        "process_whole": pass_on,
+        "embed_apart": pass_on,
+    },
     "deepseek-crops": {"append_end": lambda images_spatial_crop: images_spatial_crop},
     "image-prompts": {"FAMILIES": set()},
     "aya-masks": {"make_masks": lambda model, /, inputs, inputs_embeds, mask, cache: mask},

@@ -124,7 +124,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             outcome["refused"] = f"{type(error).__name__}: {error}"[:200]
             continue
         outcome["tokens"] = int(inputs["input_ids"].shape[1])
-        for key, value in inputs.items():
+        derived = DERIVED.get(one["type"], lambda _, __: {})(inputs, ids)
+        for key, value in {**inputs, **derived}.items():
             if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 value = fold(one, inputs, numpy(value)) if key == "pixel_values" else numpy(value)
                 arrays[f"{case}/in/{one.get('inputs', {}).get(key, key)}"] = value
@@ -132,7 +133,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = fold(one, inputs, value)
-        runs = case in videos.CASES or pictures.find(case).runs
+        runs = case in videos.CASES or pictures.find(case).runs or case in one.get("also-runs", ())
         if runs and outcome["tokens"] <= LONGEST:
             seen.clear()
             try:
@@ -280,6 +281,26 @@ AMENDED = {
 AMENDED_INPUTS = {"phi4_multimodal": amend_phi4_inputs}
 
 
+def derive_deepseek(inputs: Mapping[str, Any], ids: Mapping[str, int]) -> dict[str, Any]:
+    """DeepSeek's inputs: which tokens stand for an image, and columns and rows of its tiles.
+
+    Only the number of tiles counts: an image without any has one column.
+    """
+    import torch
+
+    mask = inputs["input_ids"] == ids["<image>"]
+    tiles = inputs.get("num_local_patches")
+    if tiles is None:
+        return {}
+    tiles = torch.as_tensor(tiles).clamp(min=1)
+    crops = torch.stack([tiles, torch.ones_like(tiles)], -1)
+    return {"images_seq_mask": mask, "images_spatial_crop": crops}
+
+
+# Inputs of published code that follow from those of transformers, by model type.
+DERIVED = {"deepseek_ocr2": derive_deepseek}
+
+
 def rewrite(path: Path, renamed: Mapping[str, str], one: published.Json | None = None) -> None:
     """Rename the weights of a file by patterns; then change those that an entry names."""
     import torch
@@ -383,6 +404,7 @@ def process_case(
     )
     if amend := AMENDED_INPUTS.get(one["type"]):
         amend(inputs)
+    inputs = inputs.to(torch.bfloat16) if one.get("bfloat16") else inputs
     return inputs.to(torch.float32)  # Llama 4 makes pixels of bfloat16
 
 

@@ -85,12 +85,13 @@ def write_tokenizer(one: Json, folder: Path) -> tuple[dict[str, int], int]:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = [*PLAIN, *one["tokens"]]
+    plain = one.get("plain", PLAIN)
+    special = [*plain, *one["tokens"]]
     if grid := one.get("grid"):
         numbers = range(1, grid[1] + 1)
         special += [grid[0].format(row, column) for row in numbers for column in numbers]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: id_ for id_, token in enumerate([*PLAIN, *letters])}
+    vocabulary = {token: id_ for id_, token in enumerate([*plain, *letters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

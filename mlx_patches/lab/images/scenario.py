@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from difflib import SequenceMatcher
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -156,14 +156,31 @@ def compute_expected(name: str) -> Iterator[Expected]:
 
 @contextmanager
 def set_constants(one: published.Json) -> Iterator[None]:
-    """Give the release's classes the token ids of an entry's tokenizer while it is compared."""
+    """Give the release's classes an entry's token ids and sizes while it is compared."""
     with ExitStack() as stack:
         for place, values in one.get("constants", {}).items():
             module, _, kind = place.partition(":")
             owner = importlib.import_module(module)
             owner = getattr(owner, kind) if kind else owner
             stack.enter_context(mock.patch.multiple(owner, **values))
+        for place, values in one.get("sizes", {}).items():
+            module, _, kind = place.partition(":")
+            home = importlib.import_module(module)
+            make = partial(make_small, getattr(home, kind), values)
+            stack.enter_context(mock.patch.object(home, kind, make))
         yield
+
+
+def make_small(kind: Callable[..., Any], sizes: Mapping[str, Any], *args: Any, **given: Any) -> Any:
+    """Make an object of a class with these sizes instead of those that the release gives."""
+    import mlx.core as mx
+
+    shapes = {name: size for name, size in sizes.items() if "." in name}
+    made = kind(*args, **{**given, **{n: size for n, size in sizes.items() if n not in shapes}})
+    for name, shape in shapes.items():
+        part, _, weight = name.partition(".")
+        setattr(getattr(made, part), weight, mx.zeros(shape))
+    return made
 
 
 def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
@@ -257,7 +274,9 @@ class Compared:
 
     def prompt(self, case: str) -> str:
         found = pictures.find(case)
-        return published.prompt(self.one, len(found.images), len(found.sounds))
+        prompt = published.prompt(self.one, len(found.images), len(found.sounds))
+        is_added = self.one.get("bos") == "added" and found.images
+        return prompt.removeprefix("<bos>") if is_added else prompt
 
     def images(self, case: str) -> list[str]:
         return pictures.save(self.want.folder, case)
@@ -326,7 +345,8 @@ class Compared:
 
         off: dict[str, Any] = {case: why for case, why in self.failed.items() if has("input_ids")}
         seen, worst, backend = 0, 0.0, 0
-        for case, own in self.own.items():
+        for case in self.own:
+            own = self.name_inputs(case)
             for name, want in self.want.inputs(case).items():
                 if not has(name) or name not in own or name == "attention_mask":
                     continue
@@ -354,6 +374,11 @@ class Compared:
             return Cell(RED, describe_off(off), worst)
         self.has_default_pixels |= backend > 0
         return Cell(GREEN, f"equal{_BACKEND if backend else ''}", worst)
+
+    def name_inputs(self, case: str) -> dict[str, Any]:
+        """The release's own inputs, and the arrays of its list of pixels by transformers' names."""
+        own, names = self.own[case], self.one.get("pixels", ())
+        return {**own, **dict(zip(names, own.get("pixel_values", ()), strict=False))}
 
     def model(self, cases: Sequence[str]) -> Cell:
         """Compare the logits with transformers' inputs, and name the first stage that is off."""
@@ -384,7 +409,10 @@ class Compared:
         import numpy as np
 
         own, wanted, inputs = self.own.get(case, {}), self.want.inputs(case), {}
-        if has_other_layout(own.get("pixel_values"), wanted.get("pixel_values")):
+        parts = [wanted.pop(name, None) for name in self.one.get("pixels", ())]
+        if parts and parts[-1] is not None:
+            inputs["pixel_values"] = [None if one is None else mx.array(one) for one in parts]
+        elif has_other_layout(own.get("pixel_values"), wanted.get("pixel_values")):
             return dict(own)
         for name, value in wanted.items():
             if name == "pixel_values" and self.one.get("channels-last"):
@@ -431,11 +459,11 @@ class Compared:
         from .release import array
 
         def same(name: str, want: Any) -> bool:
-            own = self.own[case].get(name)
-            return hasattr(own, "shape") and own.shape == want.shape and (array(own) == want).all()
+            one: Any = own.get(name)
+            return hasattr(one, "shape") and one.shape == want.shape and (array(one) == want).all()
 
-        inputs = self.want.inputs(case)
-        return all(same(name, want) for name, want in inputs.items() if name in self.own[case])
+        own, inputs = self.name_inputs(case), self.want.inputs(case)
+        return all(same(name, want) for name, want in inputs.items() if name in own)
 
     def run(self, case: str, **options: Any) -> list[Any]:
         """The log-probabilities with the release's own inputs."""
