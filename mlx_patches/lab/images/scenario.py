@@ -179,7 +179,7 @@ def make_small(kind: Callable[..., Any], sizes: Mapping[str, Any], *args: Any, *
     made = kind(*args, **{**given, **{n: size for n, size in sizes.items() if n not in shapes}})
     for name, shape in shapes.items():
         part, _, weight = name.partition(".")
-        setattr(getattr(made, part), weight, mx.zeros(shape))
+        made.update({part: {weight: mx.zeros(shape)}})
     return made
 
 
