@@ -623,7 +623,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "merge_by_row": pass_on,
     },
     "nemotron-omni-images": {
-        "copy_images": list,
+        "copy_images": lambda images: images,
         "join_tokens": pass_on,
         "read_frames": pass_on,
     },

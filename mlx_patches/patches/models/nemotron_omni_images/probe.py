@@ -9,10 +9,11 @@ from ....probes.kit import (
     make_module,
     mx,
     own_class_of,
+    require,
     require_module,
-    require_own,
 )
 
+PROCESSING = "mlx_vlm.models.nemotron_h_nano_omni.processing_nemotron_h_nano_omni"
 # The sides of an image before and after it is enlarged, and of its patches.
 SMALL, LARGE, PATCH_SIZE = 8, 16, 2
 # The numbers of two images' tokens, and their width.
@@ -21,7 +22,10 @@ TOKENS, WIDTH = (2, 3), 4
 
 def probe(target: Target) -> Result:
     """Red if pixels are clipped, features are not joined, or a video is not read."""
-    require_own(target)
+    found = require(target)
+    if target.name == "process_inputs":
+        home = require_module(PROCESSING)
+        return probe_video(home.NemotronHNanoOmniProcessor, found)
     kind = own_class_of(target)
     if target.name.endswith("_preprocess"):
         return probe_pixels(kind)
@@ -60,7 +64,7 @@ def probe_features(kind: Any) -> Result:
     return Result(not is_joined, f"the features are {'' if is_joined else 'not '}joined")
 
 
-def probe_video(kind: Any) -> Result:
+def probe_video(kind: Any, process_inputs: Any = None) -> Result:
     """Red if other images are processed than a video's frames, or their times are not given."""
     numpy, prompts = require_module("numpy"), []
 
@@ -85,7 +89,11 @@ def probe_video(kind: Any) -> Result:
     )
     video = numpy.zeros((2, 3, SMALL, LARGE), "uint8")
     times = SimpleNamespace(fps=2.0, frames_indices=[0, 1])
-    made = processor(text=["<video>"], videos=[video], fps=[2.0], video_metadata=[times])
+    given = {"videos": [video], "fps": [2.0], "video_metadata": [times]}
+    if process_inputs:
+        made = process_inputs(processor, ["<video>"], **given)
+    else:
+        made = processor(text=["<video>"], **given)
     sizes = made["pixel_values_videos"].tolist()
     is_read = sizes == [[[LARGE, SMALL]] * 2] and "0.50 seconds" in prompts[0]
     return Result(not is_read, f"frames of {sizes}, {prompts[0]!r}")
