@@ -438,17 +438,23 @@ def describe_single(one: ModelVerdict, here: PatchState) -> str:
     return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
 
 
+# What the stages are about that are not about images.
+_MEDIA = {"audio": "sounds", "video": "videos"}
+
+
 def of_images(one: ModelVerdict, here: PatchState) -> str:
     """What a single request with images gets here; empty if it is right."""
     open_ = one.fails_on_images(here)
     if not open_:
         unmeasured = one.may_fail_on_images(here)
         return "with images was not measured with the patches" if unmeasured else ""
-    text = "gives wrong answers to images"
+    media = {_MEDIA.get(cell.name, "images") for cell in open_}
+    shown = "images" if "images" in media else " and ".join(sorted(media))
+    text = f"gives wrong answers to {shown}"
     if any(cell.name in (outside.LOAD, outside.SAVED) and cell.crash for cell in open_):
         text = "does not load"
     elif all(cell.crash for cell in open_):
-        text = "crashes on images"
+        text = f"crashes on {shown}"
     if any(cell.is_red_with_patches for cell in open_):
         return f"{text}, even with the patches"
     if any(cell.pair == "r" for cell in open_):

@@ -276,6 +276,26 @@ def test_config_decides_on_images(evidence, config, expected, code):
     assert bool(one.as_dict(IDLE)["images_solo"]["wrong_here"]) is bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        (["audio"], "sounds"),
+        (["video"], "videos"),
+        (["audio", "video"], "sounds and videos"),
+        (["audio", "model"], "images"),
+    ],
+)
+def test_wrong_media_are_named(stages, expected):
+    cells = tuple(outside.HeldCell(name, "rg") for name in stages)
+    shown = outside.Pictures("transformers 9.9", (outside.Picture("gemma3", {}, "", cells),))
+    measured = Measured({"without": {"gemma3": {"plain": "g"}}}, pictures=shown)
+    one = verdict.judge(measured, "mlx-vlm", "9.9", "gemma3")
+    assert (
+        verdict.of_images(one, IDLE)
+        == f"gives wrong answers to {expected}, which the patches repair"
+    )
+
+
 @pytest.fixture
 def half():
     """A verdict on images that were measured without the patches only."""
