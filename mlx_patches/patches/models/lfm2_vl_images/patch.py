@@ -39,7 +39,7 @@ def set_constant(tower: Any, config: Any, /) -> None:
 
 def name_grids(made: Any, images: Any) -> Any:
     """The processed images, with the grid of each, in the lists of ``images``."""
-    if "image_rows" in made or not isinstance(images, list):  # a single image
+    if "image_rows" in made or not isinstance(images, (list, tuple)):  # a single image
         return made
     grids = iter(made["spatial_shapes"].tolist())
     nested = [[next(grids) for _ in sample] for sample in images if isinstance(sample, list)]

@@ -46,9 +46,10 @@ class Made(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         if name != SIZES or name not in self:
             return super().get(name, default)
-        if self[name] and isinstance(self[name][0][0], (list, tuple)):  # transformers 4
-            return self[name]
-        sizes = iter(self[name])
+        found = self[name]  # a list, or an array
+        if len(found) and isinstance(found[0][0], (list, tuple)):  # transformers 4
+            return found
+        sizes = iter(found)
         return [[tuple(map(int, next(sizes))) for _ in sample] for sample in self._images]
 
 
