@@ -438,7 +438,7 @@ def describe_single(one: ModelVerdict, here: PatchState) -> str:
     return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
 
 
-# What the stages are about that are not about images.
+# The media of the stages without images.
 _MEDIA = {"audio": "sounds", "video": "videos"}
 
 

@@ -8,8 +8,8 @@ Why: The image processor resizes an image in 8 bits, which rounds and clips its 
 How: The image processor receives images that resize to floats. The features of images that are not
     of one size are joined along their tokens. The processor receives the frames of a video, and
     their times: ``process_inputs`` calls a function that declares them.
-Upstream: mlx-vlm 0.7.10 does both.
-Retire when: No supported release is older than mlx-vlm 0.7.10.
+Upstream: mlx-vlm 0.7.9 does all of this.
+Retire when: No supported release is older than mlx-vlm 0.7.9.
 """
 
 from collections.abc import Iterable
