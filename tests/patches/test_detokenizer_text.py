@@ -172,6 +172,12 @@ def test_sentencepiece_is_not_byte_level():
     assert not patch.is_byte_level(Vocabulary("Ġ"))
 
 
+def test_a_stand_in_with_a_vocabulary_alone_is_not_byte_level():
+    """mlx-vlm's own tests use one."""
+    stand_in = type("Vocabulary", (), {"vocab": {"Ġ": 0, "Ċ": 1}})
+    assert not patch.is_byte_level(stand_in())
+
+
 def test_every_byte_has_a_letter():
     assert len(set(LETTERS)) == 256
     assert [LETTERS[ord(one)] for one in " \n~"] == ["Ġ", "Ċ", "~"]

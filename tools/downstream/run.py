@@ -108,9 +108,14 @@ def load() -> dict[str, Recipe]:
     found = {}
     for project, raw in tomllib.loads(RECIPES.read_text()).items():
         releases, known = raw.pop("releases"), raw.pop("differs", [])
-        differs = {test: Known(one["patch"], one["why"]) for one in known for test in one["tests"]}
         for release in releases:
             name = f"{project} {release}"
+            differs = {
+                test: Known(one["patch"], one["why"])
+                for one in known
+                if release in one.get("releases", releases)
+                for test in one["tests"]
+            }
             found[name] = Recipe(name, **raw, differs=differs)
     return found
 

@@ -56,6 +56,8 @@ def begin_by_vocabulary(
 
 def is_byte_level(tokenizer: Any) -> bool:
     """Whether a vocabulary has byte letters, and no sentencepiece tokens."""
+    if not hasattr(tokenizer, "convert_tokens_to_ids"):  # not one of transformers
+        return False
     missing = (None, tokenizer.unk_token_id)
     letters = tokenizer.convert_tokens_to_ids([BYTE_SPACE, LETTERS[ord("\n")]])
     spaces = tokenizer.convert_tokens_to_ids([SPACE, "<0x0A>"])
