@@ -229,7 +229,9 @@ def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -
         new[part] = dict(sorted({**new[part], **kept}.items()))
     families = {published.entry(kind)["family"] for kind in published.TABLE["entry"]} - measured
     reasons = before.get("not_compared", {}).items()
-    kept = {family: why for family, why in reasons if family in families}
+    # The table's reasons are added again where they hold.
+    general = {group["why"] for group in published.TABLE["not-compared"].values()}
+    kept = {one: why for one, why in reasons if one in families and why not in general}
     found["not_compared"] = dict(sorted({**found["not_compared"], **kept}.items()))
 
 
