@@ -229,9 +229,9 @@ def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -
         new[part] = dict(sorted({**new[part], **kept}.items()))
     families = {published.entry(kind)["family"] for kind in published.TABLE["entry"]} - measured
     reasons = before.get("not_compared", {}).items()
-    # The table's reasons are added again where they hold.
-    general = {group["why"] for group in published.TABLE["not-compared"].values()}
-    kept = {one: why for one, why in reasons if one in families and why not in general}
+    # Reasons that name no kind are the table's, and are added again where they hold.
+    known = published.TABLE["entry"]
+    kept = {f: why for f, why in reasons if f in families and why.partition(":")[0] in known}
     found["not_compared"] = dict(sorted({**found["not_compared"], **kept}.items()))
 
 
