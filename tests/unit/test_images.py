@@ -456,14 +456,15 @@ def test_families_without_rows_are_kept():
     cells = {kind: {"load": "r"} for kind in kinds}
     before = {"outside": "t 1", "kinds": kinds, "without": cells, "with": cells}
     before |= {"crash": {kind: ["load"] for kind in kinds}, "details": {"with": cells}}
-    before["not_compared"] = {"mllama": "why", "gone": "it is no family of the table"}
+    before["not_compared"] = {"mllama": "mllama: why", "gone": "gone: no family of the table"}
+    before["not_compared"] |= {"pixtral": "a reason of the table, which may have changed"}
     found = {"set": "s", "outside": "t 1", "crash": {}, "not_compared": {"molmo": "none"}}
     found |= {part: {"gemma4": {"load": "g"}} for part in ("kinds", "without", "with")}
     found["details"] = {"without": {}, "with": {}}
     measure_images.keep(before, found, {"gemma4"})
     assert found["without"] == {"gemma3": {"load": "r"}, "gemma4": {"load": "g"}}
     assert found["crash"] == {"gemma3": ["load"]} and [*found["details"]["with"]] == ["gemma3"]
-    assert found["not_compared"] == {"mllama": "why", "molmo": "none"}
+    assert found["not_compared"] == {"mllama": "mllama: why", "molmo": "none"}
     with pytest.raises(SystemExit, match="t 1 in the file, not t 2"):
         measure_images.keep(before, {**found, "outside": "t 2"}, set())
 
