@@ -142,13 +142,20 @@ class Host:
         except httpx.HTTPError as error:
             return f"{FAILED} {type(error).__name__}: {error}"
 
-    def cut_off(self, body: bytes) -> None:
-        """Send the head of a request and half of its body, and close the connection."""
+    def cut_off(self, body: bytes) -> str:
+        """Send the head of a request and half of its body, and close the connection.
+
+        Returns "closed", or why no connection was made.
+        """
         url = httpx.URL(self._endpoint())
         head = f"POST {url.path} HTTP/1.1\r\nHost: {url.host}\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(body)}\r\n\r\n"
-        with socket.create_connection((url.host, url.port), ANSWER_SECONDS) as connection:
-            connection.sendall(head.encode() + body[: len(body) // 2])
+        try:
+            with socket.create_connection((url.host, url.port), ANSWER_SECONDS) as connection:
+                connection.sendall(head.encode() + body[: len(body) // 2])
+        except OSError as error:
+            return f"{FAILED} {type(error).__name__}: {error}"
+        return "closed"
 
     def one_of(self, prompts: Sequence[Prompt], index: int) -> str:
         """The answer to one of several prompts; its index decides whether it is streamed."""

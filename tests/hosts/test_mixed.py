@@ -362,8 +362,7 @@ def send(host: Host, one: Request) -> str:
         if one.name.startswith("messages"):
             host = dataclasses.replace(host, chat=True)
         if one.name == CUT_OFF:
-            host.cut_off(build_malformed(host, one.name))
-            return "closed"
+            return host.cut_off(build_malformed(host, one.name))
         return host.status(build_malformed(host, one.name))
     if one.kind == "leaving":
         host.leave(one.prompt, **one.fields)
