@@ -230,8 +230,8 @@ def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -
     families = {published.entry(kind)["family"] for kind in published.TABLE["entry"]} - measured
     reasons = before.get("not_compared", {}).items()
     # Reasons that name no kind are the table's, and are added again where they hold.
-    known = published.TABLE["entry"]
-    kept = {f: why for f, why in reasons if f in families and why.partition(":")[0] in known}
+    own = [one for one in reasons if one[1].partition(":")[0] in published.TABLE["entry"]]
+    kept = {family: why for family, why in own if family in families}
     found["not_compared"] = dict(sorted({**found["not_compared"], **kept}.items()))
 
 
