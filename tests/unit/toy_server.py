@@ -166,7 +166,6 @@ class Answering:
                         one |= {k: v for k, v in fields.items() if k == name}
                 elif apply:
                     fields.pop(name, None)
-            toy.shaken = False
             toy.running.append(fields)
 
     def answer(self):
