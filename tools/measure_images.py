@@ -5,9 +5,9 @@
     ... --add         families without rows keep their evidence
     ... --table       prints the results of all files: family by stage, for each release
 
-``PYTHON`` belongs to an environment of the set with the extra ``reference``. The results of
-transformers are kept in the folder ``MLX_PATCHES_LAB_IMAGES``, if set. A cell that the patches turn
-green is measured again without each patch that may repair it.
+``PYTHON`` belongs to an environment of the set with the extra ``reference``, and with the rows'
+transformers. The results of transformers are kept in the folder ``MLX_PATCHES_LAB_IMAGES``, if set.
+A cell that the patches turn green is measured again without each patch that may repair it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,9 @@ def main() -> None:
     rows = settle_crashes(rows)
     check_ended(rows)
     rows = settle_loads(rows)
+    check_transformers(options.python, rows)
     found = make_evidence(one, options.python, rows)
-    # Rows of another transformers than the set's have a separate file.
-    usual = f"transformers {release_sets.versions(options.python)['transformers']}"
-    other = "" if found["outside"] == usual else f"-{found['outside'].replace(' ', '-')}"
-    file = EVIDENCE / f"{one.slug}{other}.json"
+    file = choose_file(one, found["outside"])
     before = evidence_file.read(file)
     if options.add:
         keep(before, found, {row["family"].partition(":")[2] for row in rows})
@@ -86,6 +84,21 @@ def main() -> None:
     evidence_file.save(file, found)
     release_sets.run(options.python, str(ROOT / "tools" / "mark_code.py"))
     print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
+
+
+def check_transformers(python: Path, rows: Rows) -> None:
+    """Raise SystemExit if an environment has another transformers than the rows."""
+    own = f"transformers {release_sets.versions(python)['transformers']}"
+    if (outside := measure_reference.name_outside(rows) or "none") != own:
+        raise SystemExit(f"{python} has {own}, the rows {outside}: name the rows' environment")
+
+
+def choose_file(one: release_sets.ReleaseSet, outside: str) -> Path:
+    """A set's file for a version of transformers; that of the first one measured has no suffix."""
+    first = EVIDENCE / f"{one.slug}.json"
+    if evidence_file.read(first).get("outside", outside) == outside:
+        return first
+    return EVIDENCE / f"{one.slug}-{outside.replace(' ', '-')}.json"
 
 
 def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
@@ -133,7 +146,7 @@ def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dic
     return {
         "set": one.name,
         "outside": outside,
-        "versions": release_sets.versions(python) | {"transformers": outside.split()[-1]},
+        "versions": release_sets.versions(python),
         "kinds": {kind: describe(published.entry(kind)) for kind in kinds},
         **letters,
         "crash": crashes(parts),

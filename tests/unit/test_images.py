@@ -451,6 +451,29 @@ def test_traced_patches_of_repaired_cells(tmp_path):
     assert measure_images.only_repaired({}, found) == {"a": {"load": []}}
 
 
+@pytest.mark.parametrize(
+    ("outside", "name"),
+    [("transformers 5.6.2", "a-1.json"), ("transformers 5.24.0", "a-1-transformers-5.24.0.json")],
+)
+def test_other_transformers_has_its_own_file(monkeypatch, tmp_path, outside, name):
+    monkeypatch.setattr(measure_images, "EVIDENCE", tmp_path)
+    one = SimpleNamespace(slug="a-1")
+    assert measure_images.choose_file(one, outside).name == "a-1.json"
+    (tmp_path / "a-1.json").write_text('{"outside": "transformers 5.6.2"}')
+    assert measure_images.choose_file(one, outside).name == name
+
+
+@pytest.mark.parametrize("detail", ["against transformers 5.24.0: 3 stages", "no prompt runs"])
+def test_rows_of_another_transformers_are_refused(monkeypatch, detail):
+    installed = {"transformers": "5.6.2"}
+    monkeypatch.setattr(measure_images.release_sets, "versions", lambda python: installed)
+    rows = [row("gemma4 load", words.GREEN, detail)]
+    with pytest.raises(SystemExit, match=r"has transformers 5\.6\.2, the rows (none|transformers)"):
+        measure_images.check_transformers(Path("python"), rows)
+    same = row("gemma4 load", words.GREEN, "against transformers 5.6.2: 3 stages")
+    measure_images.check_transformers(Path("python"), [same])
+
+
 def test_families_without_rows_are_kept():
     kinds = {"gemma3": {"family": "gemma3"}, "gemma4 vision": {"family": "gemma4"}}
     cells = {kind: {"load": "r"} for kind in kinds}
