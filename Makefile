@@ -15,11 +15,11 @@ demo: $(VENV)/ready
 real: $(VENV)/ready
 	@$(NOX) -s "real$(if $(SET),($(SET)))" -- $(ONLY)
 
-# One Python, two release sets, a host with a third one, and the browser.
+# One Python, two release sets, and a host with a third one.
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 
-# Two Pythons, seven release sets, four hosts, and the own tests of two other projects.
+# Two Pythons, seven release sets, four hosts, the browser, and the own tests of two other projects.
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 

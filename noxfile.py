@@ -208,7 +208,7 @@ def pure_environment(session: nox.Session, python: str) -> str | None:
     return str(environment / "bin" / "python")
 
 
-@nox.session(venv_backend="none", tags=["quick"])
+@nox.session(venv_backend="none", tags=["rest"])
 def browser(session: nox.Session) -> None:
     """The report page in an installed Chromium or Chrome."""
     environment = ROOT / ".nox" / "browser"

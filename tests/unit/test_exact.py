@@ -65,7 +65,7 @@ WRAPPERS = {
     "mock": None,
 }
 # Each takes as long as hundreds of other tests.
-OFTEN = ("wrapt in place", "plain")
+OFTEN = ("plain",)
 
 
 class Place:

@@ -147,6 +147,7 @@ def cases(seen, folder):
             left += [json.loads(change(config, path, text)) for text in OBJECTS]
 
 
+@pytest.mark.slow
 def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
     number = 0
     for path, config in cases(seen, tmp_path):
