@@ -1,7 +1,7 @@
 """The patches' cost for requests with images: embedding and prefill, decode, a joining row, memory.
 
     python -m benchmarks.images [--family qwen3_vl --family gemma3] [--rows 1 --rows 8] [--images 1]
-        [--rounds 200] [--seconds 60] [--steps 16] [--clock wall|cpu|thread]
+        [--text 16] [--rounds 200] [--seconds 60] [--steps 16] [--clock wall|cpu|thread]
 
 Like ``benchmarks.engine``, with tiny whole models of mlx-vlm: the vision tower, the projector and
 the server's embedding step are part of the prefill. The text before each image differs in length.
@@ -19,7 +19,7 @@ from mlx_patches.evidence.results import NotApplicable
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab import engine as lab_engine
 from mlx_patches.lab.image_scenarios import WholeGenerator
-from mlx_patches.lab.whole import Prompt, Whole, build_whole
+from mlx_patches.lab.whole import LAST, Prompt, Whole, build_whole
 
 from .copies import Copy
 from .engine import (
@@ -36,8 +36,8 @@ from .engine import (
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "gemma3", "llava_next", "pixtral", "idefics3")
 ROWS = (1, 8)
-# The tokens before the first image of a row, and what each further row has more.
-TEXT, MORE = 16, 3
+# The tokens that each further row has more before its first image.
+MORE = 3
 
 
 def main() -> None:
@@ -45,22 +45,26 @@ def main() -> None:
     parser.add_argument("--family", action="append", help="may be repeated")
     parser.add_argument("--rows", type=int, action="append", help="may be repeated")
     parser.add_argument("--images", type=int, default=1, help="in each prompt")
+    parser.add_argument("--text", type=int, default=16, help="tokens before the first image")
     parser.add_argument("--rounds", type=int, default=200, help="at most, for each line")
     parser.add_argument("--seconds", type=float, default=60.0, help="at most, for each line")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     options = parser.parse_args()
-    shape = SHAPES["tiny"]._replace(prompt=TEXT, steps=options.steps)
+    shape = SHAPES["tiny"]._replace(prompt=options.text, steps=options.steps)
     print(heading("tiny", shape, options.rounds, options.clock), flush=True)
     for name in options.family or FAMILIES:
         family = Family("mlx-vlm", name)
         try:
-            two = sides(family)
+            two = sides(family, options.text)
         except (NotApplicable, NotBuilt) as reason:
             print(f"| {family} | not built: {reason} |")
             continue
         for rows in options.rows or ROWS:
-            prompts = [make_prompt(two[0].model, row, options.images) for row in range(rows)]
+            prompts = [
+                make_prompt(two[0].model, options.text + MORE * row, row, options.images)
+                for row in range(rows)
+            ]
             limit = (options.rounds, options.seconds)
             found = rounds(two, prompts, options.steps, limit, options.clock)
             kind = f"{options.images} image" + "s" * (options.images > 1)
@@ -70,7 +74,7 @@ def main() -> None:
         mx.clear_cache()
 
 
-def sides(family: Family) -> tuple[Side, Side]:
+def sides(family: Family, text: int) -> tuple[Side, Side]:
     """A whole model in two copies of the release, without patches.
 
     Raises:
@@ -82,18 +86,18 @@ def sides(family: Family) -> tuple[Side, Side]:
             whole = build_whole(family)
             if found:
                 whole.module.update(found[0].model.module.parameters())
-            found.append(Side(copy, whole, run, make_prompt(whole, 0, 1)))
+            found.append(Side(copy, whole, run, make_prompt(whole, text, 0, 1)))
             import_all(found[-1])
     first, second = found
     return first, second
 
 
-def make_prompt(whole: Whole, row: int, images: int) -> Prompt:
-    """A prompt with images, as long as its row makes it."""
-    text = [1 + at for at in range(TEXT + MORE * row)]
+def make_prompt(whole: Whole, text: int, row: int, images: int) -> Prompt:
+    """A prompt with a row's images after ``text`` tokens."""
+    tokens = [1 + at % LAST for at in range(text)]
     seeds = [10 * row + index for index in range(images)]
-    text += [*whole.tokens, 1, 2] * images
-    return Prompt(0, text, 1 << 12, shown=whole.images.inputs(text, seeds))
+    tokens += [*whole.tokens, 1, 2] * images
+    return Prompt(0, tokens, 1 << 12, shown=whole.images.inputs(tokens, seeds))
 
 
 def run(whole: Whole, prompts: Sequence[Prompt], steps: int, clock: Callable[[], float]) -> Run:
