@@ -64,8 +64,6 @@ WRAPPERS = {
     "plain": wrap_with(plain),
     "mock": None,
 }
-# Each takes as long as hundreds of other tests.
-OFTEN = ("plain",)
 
 
 class Place:
@@ -95,9 +93,9 @@ class Place:
             self.undo.append(functools.partial(setattr, self.owner, self.name, before))
 
 
-def orders():
-    """Every order of up to six steps that only unwraps wrapped attributes."""
-    for length in range(1, 7):
+def orders(longest):
+    """Every order of up to ``longest`` steps that only unwraps wrapped attributes."""
+    for length in range(1, longest + 1):
         for order in itertools.product(STEPS, repeat=length):
             on_top = [order[: n + 1].count("w") - order[: n + 1].count("u") for n in range(length)]
             if min(on_top) >= 0:
@@ -105,14 +103,14 @@ def orders():
 
 
 def test_orders_are_many():
-    assert len([*orders()]) == len({*orders()}) > 2000
+    assert len([*orders(6)]) == len({*orders(6)}) > 2000
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.slow) for kind in WRAPPERS],
+    ("kind", "longest"),
+    [("plain", 5), *(pytest.param(kind, 6, marks=pytest.mark.slow) for kind in WRAPPERS)],
 )
-def test_every_order_of_steps_restores_original(cache, kind, monkeypatch):
+def test_every_order_of_steps_restores_original(cache, kind, longest, monkeypatch):
     user = load("fake_lm.model")  # imported ``attend`` by name
     places = [
         Place(cache if "." not in name else cache.Cache, name.rpartition(".")[2], WRAPPERS[kind])
@@ -128,7 +126,7 @@ def test_every_order_of_steps_restores_original(cache, kind, monkeypatch):
     modules = {name: module for name, module in sys.modules.items() if name.startswith("fake_lm")}
     monkeypatch.setattr(site, "sys", SimpleNamespace(modules=modules))
     wrong = []
-    for order in orders():
+    for order in orders(longest):
         manager = manager_for(patch)
         steps = {
             "a": lambda: manager.apply(patch),  # noqa: B023

@@ -211,7 +211,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("ended", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_of_other_setup_do_not_count(site, child, tmp_path, monkeypatch, change, ended):
     """Also if the process ended before it reported its device."""
     site.install("mlx-lm", files={"mlx_lm/generate.py": ""})

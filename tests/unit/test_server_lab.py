@@ -127,7 +127,7 @@ COMPANY = {
 
 
 @pytest.mark.parametrize("fault", COMPANY)
-@pytest.mark.parametrize("name", ["top_k", "logit_bias"])
+@pytest.mark.parametrize("name", ["top_k", pytest.param("logit_bias", marks=pytest.mark.slow)])
 def test_fault_in_company_is_seen(fault, name):
     with serving((fault, name)) as toy:
         bad = faults(cells_of(toy, name))

@@ -106,7 +106,13 @@ def test_every_command_has_a_command_line():
     assert set(COMMANDS) == set(cli.cli.commands)
 
 
-@pytest.mark.parametrize("line", LINES, ids=" ".join)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=" ".join(line), marks=[pytest.mark.slow] if number % 3 else [])
+        for number, line in enumerate(LINES)
+    ],
+)
 def test_command_ignores_working_directory(folder, line):
     seen, done = folder.run(*SAFE, *line)
     # From Python 3.13 on, `python -c` itself imports modules from the working directory.
