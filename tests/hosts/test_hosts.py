@@ -142,7 +142,7 @@ def test_fully_cached_prompt(case, patched, models, tmp_path, monkeypatch):
     log = tmp_path / "log"
     with serving(case, models(case), log, patched) as host:
         answer = host.answer(sent)
-        if not patched:
+        if not patched:  # the next answers do not come
             monkeypatch.setattr(server, "ANSWER_SECONDS", 4)
         on, once_more = (host.answer(text) for text in (sent + answer, (sent + answer)[:-1]))
         empty = host.answer("")

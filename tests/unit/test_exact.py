@@ -106,6 +106,7 @@ def test_orders_are_many():
     assert len([*orders(6)]) == len({*orders(6)}) > 2000
 
 
+# Six steps take as long as hundreds of other tests.
 @pytest.mark.parametrize(
     ("kind", "longest"),
     [("plain", 5), *(pytest.param(kind, 6, marks=pytest.mark.slow) for kind in WRAPPERS)],
